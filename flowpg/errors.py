@@ -1,0 +1,334 @@
+"""Every exception flowpg raises, as one tree, and the one table from SQLSTATE to class.
+
+::
+
+    FlowError
+    ├── RunNotFound                 no such run
+    ├── InvalidRunId                a run id outside the allowed characters or length
+    ├── RunConflict                 the id is taken by a run with another definition
+    ├── RunTerminal                 new work for a run that has ended
+    ├── EventConflict               the stream moved on: another writer appended first
+    ├── LeaseLost                   another worker drives the run now
+    ├── HookTokenNotFound           no active hook has this token
+    ├── HookTokenConflict           the token belongs to an active hook already
+    ├── HookConflict                the hook was resolved in another way
+    ├── InvalidTransition           an event, command or argument that the rules forbid here
+    │   ├── InvalidWorkflow         a workflow spec that cannot be run
+    │   └── InvalidArgument         a value no call of this kind accepts
+    ├── NonDeterministic            replay took another path than the history
+    ├── PayloadTooLarge             one event's payload is over the limit
+    ├── SerializationError          a value that JSON cannot carry, or text that is not JSON
+    ├── ReplayLimitExceeded         the workflow keeps deciding without doing work
+    ├── EngineFault                 this process cannot drive the run; another may
+    │   ├── UnknownWorkflow         no workflow of this name is registered here
+    │   ├── UnknownStep             no step of this name is registered here
+    │   └── RuntimeBuildUnavailable the run is pinned to another build
+    ├── StepError                   raised by step code to steer its retries
+    │   ├── NonRetryable            do not try again
+    │   └── RetryLater              try again after a given delay
+    └── StoreError                  the database could not do it
+        ├── StoreUnavailable        no connection, or it was lost
+        ├── PermissionDenied        the role lacks a privilege
+        └── SchemaError             the schema is not the one this release needs
+            ├── SchemaMissing
+            ├── SchemaBehind
+            ├── SchemaAhead
+            └── SchemaAltered
+
+Messages never contain a hook token or a payload; a token stays readable as an attribute for
+programmatic routing only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+
+class FlowError(Exception):
+    """Base of every error raised by flowpg."""
+
+
+class RunNotFound(FlowError):
+    """There is no run with this id."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} does not exist; start it first or check the id")
+        self.run_id = run_id
+
+
+class InvalidRunId(FlowError):
+    """The run id is not 1 to 255 of ``A-Z a-z 0-9 . _ : @ + -`` starting with a letter or digit."""
+
+    def __init__(self, run_id: str) -> None:
+        shown = ascii(run_id if len(run_id) <= 80 else run_id[:77] + "...")
+        super().__init__(
+            f"run id {shown} is not valid: use 1 to 255 characters of A-Z a-z 0-9 . _ : @ + -, "
+            "the first a letter or a digit"
+        )
+        self.run_id = run_id
+
+
+class RunConflict(FlowError):
+    """The id belongs to a run with another spec, input, or request."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(f"run {run_id!r} conflicts with what is recorded: {reason}")
+        self.run_id = run_id
+        self.reason = reason
+
+
+class RunTerminal(FlowError):
+    """The run has ended and takes no new work."""
+
+    def __init__(self, run_id: str, status: str = "terminal") -> None:
+        super().__init__(f"run {run_id!r} has ended ({status}) and takes no new work")
+        self.run_id = run_id
+        self.status = status
+
+
+class EventConflict(FlowError):
+    """The stream was longer than the writer believed. Reload and decide again."""
+
+    def __init__(self, run_id: str, expected: int, actual: int) -> None:
+        super().__init__(
+            f"run {run_id!r} is at sequence {actual}, not {expected}: another writer was first; "
+            "reload and decide again"
+        )
+        self.run_id = run_id
+        self.expected = expected
+        self.actual = actual
+
+
+class LeaseLost(FlowError):
+    """The lease of the run is held under a newer epoch; nothing of this writer was stored."""
+
+    def __init__(self, run_id: str, epoch: int) -> None:
+        super().__init__(
+            f"lease {epoch} of run {run_id!r} is no longer valid: another worker drives the run; "
+            "nothing was written"
+        )
+        self.run_id = run_id
+        self.epoch = epoch
+
+
+class HookTokenNotFound(FlowError):
+    """No active hook has this token: never created, already resolved, or its run ended."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(
+            "no active hook has this token (redacted); redeliver by run and hook id instead"
+        )
+        self.token = token
+
+    def __repr__(self) -> str:
+        return "HookTokenNotFound(token=<redacted>)"
+
+
+class HookTokenConflict(FlowError):
+    """The token is held by another active hook. It is free again once that hook is resolved."""
+
+    def __init__(self, token: str, run_id: str, hook_id: str) -> None:
+        super().__init__(
+            f"the token (redacted) is held by active hook {hook_id!r} of run {run_id!r}; "
+            "use another token or resolve that hook first"
+        )
+        self.token = token
+        self.run_id = run_id
+        self.hook_id = hook_id
+
+    def __repr__(self) -> str:
+        return (
+            f"HookTokenConflict(token=<redacted>, run_id={self.run_id!r}, hook_id={self.hook_id!r})"
+        )
+
+
+class HookConflict(FlowError):
+    """The hook was resolved already, in another way than now asked for."""
+
+    def __init__(self, run_id: str, hook_id: str, reason: str) -> None:
+        super().__init__(f"hook {hook_id!r} of run {run_id!r}: {reason}")
+        self.run_id = run_id
+        self.hook_id = hook_id
+        self.reason = reason
+
+
+class InvalidTransition(FlowError):
+    """The rules of the event stream forbid this event or command here; nothing was written."""
+
+    def __init__(self, reason: str, *, run_id: str | None = None) -> None:
+        super().__init__(f"run {run_id!r}: {reason}" if run_id else reason)
+        self.reason = reason
+        self.run_id = run_id
+
+
+class InvalidWorkflow(InvalidTransition):
+    """The workflow spec is not usable."""
+
+
+class InvalidArgument(InvalidTransition):
+    """An argument that no call of this kind accepts."""
+
+
+class NonDeterministic(FlowError):
+    """A replayed command differs from the durable definition of the same id."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(f"run {run_id!r} did not replay as recorded: {reason}")
+        self.run_id = run_id
+        self.reason = reason
+
+
+class PayloadTooLarge(FlowError):
+    """One event's payload is larger than the limit. Nothing was written."""
+
+    def __init__(self, run_id: str, event_type: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"run {run_id!r}: the payload of {event_type} is {size} bytes, the limit is {limit}; "
+            "store the value elsewhere and pass a reference"
+        )
+        self.run_id = run_id
+        self.event_type = event_type
+        self.size = size
+        self.limit = limit
+
+
+class SerializationError(FlowError):
+    """A value that JSON cannot carry unchanged, or a payload that cannot be decoded."""
+
+
+class ReplayLimitExceeded(FlowError):
+    """The workflow was replayed too often without a step being run. The run stays resumable."""
+
+    def __init__(self, run_id: str, limit: int) -> None:
+        super().__init__(
+            f"run {run_id!r} was replayed {limit} times in one drive without running a step; "
+            "the workflow makes no progress, or the replay limit is too low for it"
+        )
+        self.run_id = run_id
+        self.limit = limit
+
+
+class EngineFault(FlowError):
+    """This process cannot drive the run. No event is written; the run is blocked, not failed."""
+
+
+class UnknownWorkflow(EngineFault):
+    """No workflow of this name is registered in this process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no workflow named {name!r} is registered here")
+        self.name = name
+
+
+class UnknownStep(EngineFault):
+    """No step of this name is registered in this process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no step named {name!r} is registered here")
+        self.name = name
+
+
+class RuntimeBuildUnavailable(EngineFault):
+    """The run is pinned to a build that this process is not."""
+
+    def __init__(self, run_id: str, required: str | None, current: str | None) -> None:
+        super().__init__(
+            f"run {run_id!r} needs build {required or 'unpinned'}, this process is "
+            f"{current or 'unpinned'}; start a worker of that build"
+        )
+        self.run_id = run_id
+        self.required = required
+        self.current = current
+
+
+class StepError(FlowError):
+    """Raised by step code to say how its failure is to be treated."""
+
+
+class NonRetryable(StepError):
+    """The step failed for good: no further attempt is made whatever its retry policy says."""
+
+
+class RetryLater(StepError):
+    """The step failed and asks for its next attempt after ``delay``, if any attempt is left."""
+
+    def __init__(self, message: str, delay: timedelta) -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
+class StoreError(FlowError):
+    """The database refused or failed."""
+
+
+class StoreUnavailable(StoreError):
+    """No connection to the server, or it was lost; whether a write happened is unknown."""
+
+
+class PermissionDenied(StoreError):
+    """The database role lacks a privilege."""
+
+
+class SchemaError(StoreError):
+    """The schema in the database is not the one this release of flowpg needs."""
+
+
+class SchemaMissing(SchemaError):
+    """The schema was never migrated."""
+
+
+class SchemaBehind(SchemaError):
+    """The schema misses migrations that this release needs."""
+
+
+class SchemaAhead(SchemaError):
+    """The schema has migrations that this release does not know."""
+
+
+class SchemaAltered(SchemaError):
+    """An applied migration, or an object it made, is not what this release pinned."""
+
+
+def _text(detail: Mapping[str, Any], name: str) -> str:
+    value = detail.get(name)
+    return value if isinstance(value, str) else ""
+
+
+# The one table from the SQLSTATEs of sql/README.md to exception classes. ``detail`` is the JSON
+# object of the error's DETAIL field, ``message`` its MESSAGE, ``token`` the token of the call.
+SQLSTATES: dict[str, Callable[[Mapping[str, Any], str, str], FlowError]] = {
+    "WF001": lambda d, m, t: RunNotFound(_text(d, "run_id")),
+    "WF002": lambda d, m, t: RunConflict(_text(d, "run_id"), _text(d, "reason")),
+    "WF003": lambda d, m, t: EventConflict(
+        _text(d, "run_id"), int(d.get("expected") or 0), int(d.get("actual") or 0)
+    ),
+    "WF004": lambda d, m, t: RunTerminal(_text(d, "run_id"), _text(d, "status") or "terminal"),
+    "WF005": lambda d, m, t: HookTokenConflict(t, _text(d, "run_id"), _text(d, "hook_id")),
+    "WF006": lambda d, m, t: HookTokenNotFound(t),
+    "WF007": lambda d, m, t: HookConflict(
+        _text(d, "run_id"), _text(d, "hook_id"), _text(d, "reason")
+    ),
+    "WF008": lambda d, m, t: LeaseLost(_text(d, "run_id"), int(d.get("epoch") or 0)),
+    "WF009": lambda d, m, t: InvalidTransition(
+        _text(d, "reason") or m, run_id=_text(d, "run_id") or None
+    ),
+    "WF010": lambda d, m, t: InvalidArgument(_text(d, "reason") or m),
+    "WF011": lambda d, m, t: NonDeterministic(_text(d, "run_id"), _text(d, "reason")),
+    "WF012": lambda d, m, t: PayloadTooLarge(
+        _text(d, "run_id"),
+        _text(d, "event_type"),
+        int(d.get("bytes") or 0),
+        int(d.get("max_bytes") or 0),
+    ),
+    "WF013": lambda d, m, t: InvalidRunId(_text(d, "run_id")),
+}
+
+
+def from_sqlstate(
+    sqlstate: str, detail: Mapping[str, Any], message: str, token: str = ""
+) -> FlowError | None:
+    """The exception for one of flowpg's own SQLSTATEs, or None for any other code."""
+    make = SQLSTATES.get(sqlstate)
+    return make(detail, message, token) if make else None

@@ -1,0 +1,1 @@
+"""What is stored and said: plain values, without I/O and without a clock."""

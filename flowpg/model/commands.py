@@ -1,0 +1,132 @@
+"""What workflow code may decide: the commands a replay returns.
+
+The wire form is ``{"type": "<snake_case>", ...}``. A decision is one command or a tuple of them;
+all commands of a decision commit in one append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flowpg.model.operations import ChildOperationReference, WorkflowProgress
+from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
+
+
+class _Command(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Complete(_Command):
+    """End the run with ``output``."""
+
+    type: Literal["complete"] = "complete"
+    output: Any = None
+
+
+class Fail(_Command):
+    """End the run as failed."""
+
+    type: Literal["fail"] = "fail"
+    error: str
+
+
+class Cancel(_Command):
+    """End the run as cancelled; only after a cancellation request, whose reason it takes."""
+
+    type: Literal["cancel"] = "cancel"
+
+
+class Timeout(_Command):
+    """End the run because ``deadline`` has passed."""
+
+    type: Literal["timeout"] = "timeout"
+    deadline: datetime
+    reason: str | None = None
+
+
+class RecordProgress(_Command):
+    """Record one progress report."""
+
+    type: Literal["record_progress"] = "record_progress"
+    progress: WorkflowProgress
+
+
+class LinkChildOperation(_Command):
+    """Record a link to a task that another system owns."""
+
+    type: Literal["link_child_operation"] = "link_child_operation"
+    child: ChildOperationReference
+
+
+class StepCommand(_Command):
+    """The definition of one step; the same id must come back with the same definition."""
+
+    step_id: str
+    step_name: str
+    input: Any = None
+    retry: RetryPolicy = DEFAULT_RETRY
+
+
+class ScheduleStep(StepCommand):
+    """Run one step."""
+
+    type: Literal["schedule_step"] = "schedule_step"
+
+
+class ScheduleSteps(_Command):
+    """Run a batch of steps concurrently, all of them declared before the first one runs."""
+
+    type: Literal["schedule_steps"] = "schedule_steps"
+    steps: tuple[StepCommand, ...]
+
+
+class WaitUntil(_Command):
+    """Suspend until ``resume_at``, or until ``delay`` after the wait is first recorded.
+
+    The first recorded deadline is the durable one: a later replay may recompute it freely.
+    """
+
+    type: Literal["wait_until"] = "wait_until"
+    wait_id: str
+    resume_at: datetime | None = None
+    delay: timedelta | None = None
+
+
+class CreateHook(_Command):
+    """Suspend until someone answers under ``token``; disposed after ``expires_in``, if given."""
+
+    type: Literal["create_hook"] = "create_hook"
+    hook_id: str
+    token: str
+    metadata: Any = None
+    expires_in: timedelta | None = None
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        yield "hook_id", self.hook_id
+        yield "token", "<redacted>"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+RuntimeCommand = Annotated[
+    Complete
+    | Fail
+    | Cancel
+    | Timeout
+    | RecordProgress
+    | LinkChildOperation
+    | ScheduleStep
+    | ScheduleSteps
+    | WaitUntil
+    | CreateHook,
+    Field(discriminator="type"),
+]
+"""Any command. Validate foreign JSON with ``pydantic.TypeAdapter(RuntimeCommand)``."""
+
+Decision = RuntimeCommand | tuple[RuntimeCommand, ...]
+"""What one replay returns."""

@@ -1,0 +1,103 @@
+"""What the inspection verbs return: rows about runs, suspensions, hooks and wake-ups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from flowpg.model.snapshot import RunStatus, decode_as
+
+T = TypeVar("T")
+
+
+class WakeupKind(StrEnum):
+    """What a scheduled wake-up resumes."""
+
+    WAIT = "wait"
+    STEP_RETRY = "step_retry"
+    HOOK_EXPIRY = "hook_expiry"
+
+
+class SuspensionKind(StrEnum):
+    """What an open suspension waits for."""
+
+    WAIT = "wait"
+    HOOK = "hook"
+    RETRY = "retry"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run as the list page shows it. Times are the database's."""
+
+    run_id: str
+    workflow_name: str
+    workflow_version: str
+    runtime_build: str | None
+    queue: str
+    status: RunStatus
+    head_sequence: int
+    blocked_reason: str | None
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRunSummary:
+    """How many runs stand where, and what the non-terminal ones wait for."""
+
+    total: int = 0
+    pending: int = 0
+    running: int = 0
+    suspended: int = 0
+    cancelling: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    continued_as_new: int = 0
+    terminal: int = 0
+    non_terminal: int = 0
+    open_waits: int = 0
+    active_hooks: int = 0
+    pending_retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRunSuspension:
+    """One thing a run waits for; ``due`` is None for a hook without an expiry."""
+
+    run_id: str
+    kind: SuspensionKind
+    subject_id: str
+    due_at: datetime | None
+    due: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledWakeup:
+    """A deadline the scheduler watches."""
+
+    run_id: str
+    kind: WakeupKind
+    subject_id: str
+    due_at: datetime
+    runtime_build: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveHookSnapshot:
+    """A hook that can still be answered. ``token`` is a credential: show it to no one else."""
+
+    run_id: str
+    hook_id: str
+    token: str = field(repr=False)
+    metadata: Any = field(repr=False)
+    expires_at: datetime | None
+    created_at: datetime
+
+    def metadata_as(self, kind: type[T]) -> T:
+        """The metadata validated as ``kind``; SerializationError if it does not fit."""
+        return decode_as(self.metadata, kind, f"the metadata of hook {self.hook_id!r}")

@@ -1,0 +1,139 @@
+"""Retry policies of steps.
+
+The wire shape omits what has its default, so that a history written before a field existed keeps
+its bytes: ``{"max_attempts":3,"delay_ms":0}``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_serializer
+
+from flowpg.errors import InvalidTransition
+
+MAX_DELAY_MS = 100 * 365 * 24 * 3600 * 1000
+"""Longest delay of one retry: 100 years, so that every deadline is a valid time."""
+
+
+class Backoff(StrEnum):
+    """How the delay grows from one failed attempt to the next."""
+
+    FIXED = "fixed"
+    EXPONENTIAL = "exponential"
+
+
+class StepFailureAction(StrEnum):
+    """What a step's exhaustion does to its run."""
+
+    FAIL_RUN = "fail_run"
+    CONTINUE_WORKFLOW = "continue_workflow"
+
+
+class RetryPolicy(BaseModel):
+    """How often and how soon a failed step is tried again.
+
+    ``max_attempts`` counts the first attempt (0 means 1). Delays are milliseconds. ``fixed`` waits
+    ``delay_ms`` each time; ``exponential`` waits a deterministic share (full jitter) of
+    ``min(max_delay_ms, delay_ms * 2**(failed attempts - 1))``, the same on every host.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+    max_attempts: int = 3
+    delay_ms: int = 0
+    backoff: Backoff = Backoff.FIXED
+    max_delay_ms: int = 0
+    on_exhausted: StepFailureAction = StepFailureAction.FAIL_RUN
+
+    @classmethod
+    def none(cls) -> RetryPolicy:
+        """One attempt, no retry."""
+        return cls(max_attempts=1)
+
+    @classmethod
+    def fixed(cls, attempts: int, delay: timedelta = timedelta(0)) -> RetryPolicy:
+        """``attempts`` attempts in all, ``delay`` apart (zero: at once, within the same drive)."""
+        return cls(max_attempts=max(1, attempts), delay_ms=_millis(delay))
+
+    @classmethod
+    def exponential(
+        cls, attempts: int, initial: timedelta, maximum: timedelta | None = None
+    ) -> RetryPolicy:
+        """``attempts`` attempts in all; the delay's cap doubles from ``initial`` to ``maximum``
+        (default: 64 times ``initial``)."""
+        first = max(1, _millis(initial))
+        limit = _millis(maximum) if maximum is not None else first * 64
+        return cls(
+            max_attempts=max(1, attempts),
+            delay_ms=first,
+            backoff=Backoff.EXPONENTIAL,
+            max_delay_ms=max(first, limit),
+        )
+
+    def continue_workflow_on_failure(self) -> RetryPolicy:
+        """The same policy, but exhaustion is handed to the workflow instead of failing the run."""
+        return self.model_copy(update={"on_exhausted": StepFailureAction.CONTINUE_WORKFLOW})
+
+    @property
+    def attempts(self) -> int:
+        """Attempts allowed in all, at least 1."""
+        return max(1, self.max_attempts)
+
+    @property
+    def continues_workflow(self) -> bool:
+        """Whether exhaustion is handed to the workflow."""
+        return self.on_exhausted is StepFailureAction.CONTINUE_WORKFLOW
+
+    def check(self) -> None:
+        """InvalidTransition if the fields contradict each other or a deadline could not exist."""
+        if self.max_attempts < 0 or self.delay_ms < 0 or self.max_delay_ms < 0:
+            raise InvalidTransition("a retry policy has a negative number")
+        if max(self.delay_ms, self.max_delay_ms) > MAX_DELAY_MS:
+            raise InvalidTransition(
+                "a retry delay over 100 years gives no valid deadline; choose a shorter one"
+            )
+        if self.backoff is Backoff.FIXED and self.max_delay_ms:
+            raise InvalidTransition("a fixed retry policy has no max_delay_ms")
+        if self.backoff is Backoff.EXPONENTIAL and not 0 < self.delay_ms <= self.max_delay_ms:
+            raise InvalidTransition(
+                "an exponential retry policy needs 0 < delay_ms <= max_delay_ms"
+            )
+
+    def delay_after(self, run_id: str, step_id: str, attempt: int) -> timedelta:
+        """The pause after failed attempt number ``attempt`` (from 1)."""
+        if self.backoff is Backoff.FIXED:
+            return timedelta(milliseconds=self.delay_ms)
+        cap = min(self.max_delay_ms, self.delay_ms << min(attempt - 1, 63))
+        digest = hashlib.sha256()
+        for part in ("flowpg.retry.v1", run_id, step_id, str(attempt)):
+            raw = part.encode()
+            digest.update(len(raw).to_bytes(8, "big") + raw)
+        share = int.from_bytes(digest.digest()[:8], "big")
+        return timedelta(milliseconds=share % cap + 1)
+
+    @model_serializer(mode="plain")
+    def _wire(self) -> dict[str, Any]:
+        return self.wire()
+
+    def wire(self) -> dict[str, Any]:
+        """The JSON object of this policy; defaults that came later are left out."""
+        shape: dict[str, Any] = {"max_attempts": self.max_attempts, "delay_ms": self.delay_ms}
+        if self.backoff is not Backoff.FIXED:
+            shape["backoff"] = self.backoff.value
+        if self.max_delay_ms:
+            shape["max_delay_ms"] = self.max_delay_ms
+        if self.continues_workflow:
+            shape["on_exhausted"] = self.on_exhausted.value
+        return shape
+
+
+DEFAULT_RETRY = RetryPolicy()
+
+
+def _millis(delay: timedelta) -> int:
+    # Rounded up: a pause is never shorter than asked for.
+    return -(-delay // timedelta(milliseconds=1))

@@ -1,0 +1,254 @@
+"""The state of a run as its history says: plain mutable records, folded event by event.
+
+``wire`` gives the JSON form. Maps are ordered by first appearance in the history; ``wire`` orders
+them by id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from flowpg.errors import SerializationError
+from flowpg.model.operations import ChildOperationReference, WorkflowProgress
+from flowpg.model.retry import RetryPolicy
+from flowpg.model.spec import WorkflowSpec
+
+T = TypeVar("T")
+
+
+class RunStatus(StrEnum):
+    """Where a run stands. ``suspended`` is derived: running, with something still awaited."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether no event may follow."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+
+
+class StepStatus(StrEnum):
+    """Where a step stands; pending covers both "not yet started" and "between two attempts"."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def open(self) -> bool:
+        """Whether an outcome is still expected."""
+        return self is StepStatus.PENDING or self is StepStatus.RUNNING
+
+
+class WaitStatus(StrEnum):
+    """Where a timer stands."""
+
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+class HookStatus(StrEnum):
+    """Where a hook stands."""
+
+    ACTIVE = "active"
+    RECEIVED = "received"
+    DISPOSED = "disposed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True)
+class StepSnapshot:
+    """One step; ``attempt`` is the number of the latest started attempt, 0 before the first."""
+
+    step_id: str
+    step_name: str
+    input: Any = field(repr=False)
+    retry: RetryPolicy
+    status: StepStatus = StepStatus.PENDING
+    attempt: int = 0
+    output: Any = field(default=None, repr=False)
+    error: str | None = field(default=None, repr=False)
+    retry_after: datetime | None = None
+
+    def output_as(self, kind: type[T]) -> T:
+        """The output validated as ``kind``; SerializationError if it does not fit."""
+        return decode_as(self.output, kind, f"the output of step {self.step_id!r}")
+
+
+@dataclass(slots=True)
+class WaitSnapshot:
+    """One timer; ``resume_at`` is the durable deadline."""
+
+    wait_id: str
+    resume_at: datetime
+    status: WaitStatus = WaitStatus.WAITING
+
+
+@dataclass(slots=True)
+class HookSnapshot:
+    """One hook, with the payload it received."""
+
+    hook_id: str
+    token: str = field(repr=False)
+    metadata: Any = field(repr=False)
+    status: HookStatus = HookStatus.ACTIVE
+    payload: Any = field(default=None, repr=False)
+    expires_at: datetime | None = None
+
+    def metadata_as(self, kind: type[T]) -> T:
+        """The metadata validated as ``kind``; SerializationError if it does not fit."""
+        return decode_as(self.metadata, kind, f"the metadata of hook {self.hook_id!r}")
+
+    def payload_as(self, kind: type[T]) -> T:
+        """The payload validated as ``kind``; SerializationError if it does not fit."""
+        return decode_as(self.payload, kind, f"the payload of hook {self.hook_id!r}")
+
+
+@dataclass(slots=True)
+class CancellationSnapshot:
+    """The cancellation request of a run, when it was recorded and where in the stream."""
+
+    reason: str | None
+    requested_at: datetime
+    sequence: int
+
+
+class _Outcome(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class CompletedOutcome(_Outcome):
+    """The workflow returned."""
+
+    type: Literal["completed"] = "completed"
+    output: Any = Field(default=None, repr=False)
+
+
+class FailedOutcome(_Outcome):
+    """The workflow failed."""
+
+    type: Literal["failed"] = "failed"
+    error: str
+
+
+class CancelledOutcome(_Outcome):
+    """The run was cancelled."""
+
+    type: Literal["cancelled"] = "cancelled"
+    reason: str | None = None
+
+
+class TimedOutOutcome(_Outcome):
+    """The run passed its deadline."""
+
+    type: Literal["timed_out"] = "timed_out"
+    deadline: datetime
+    reason: str | None = None
+
+
+class RetryExhaustedOutcome(_Outcome):
+    """A step used up its attempts."""
+
+    type: Literal["retry_exhausted"] = "retry_exhausted"
+    step_id: str
+    attempt: int
+    error: str
+
+
+class HostShutdownOutcome(_Outcome):
+    """The host will never resume the run."""
+
+    type: Literal["host_shutdown"] = "host_shutdown"
+    reason: str | None = None
+
+
+WorkflowTerminalOutcome = Annotated[
+    CompletedOutcome
+    | FailedOutcome
+    | CancelledOutcome
+    | TimedOutOutcome
+    | RetryExhaustedOutcome
+    | HostShutdownOutcome,
+    Field(discriminator="type"),
+]
+
+
+@dataclass(slots=True)
+class WorkflowRunSnapshot:
+    """Everything a history says about its run."""
+
+    run_id: str
+    spec: WorkflowSpec
+    input: Any = field(repr=False)
+    status: RunStatus = RunStatus.PENDING
+    steps: dict[str, StepSnapshot] = field(default_factory=dict)
+    waits: dict[str, WaitSnapshot] = field(default_factory=dict)
+    hooks: dict[str, HookSnapshot] = field(default_factory=dict)
+    cancellation: CancellationSnapshot | None = None
+    progress: list[WorkflowProgress] = field(default_factory=list)
+    child_operations: dict[str, ChildOperationReference] = field(default_factory=dict)
+    output: Any = field(default=None, repr=False)
+    error: str | None = field(default=None, repr=False)
+    terminal_outcome: WorkflowTerminalOutcome | None = None
+    last_sequence: int = 0
+
+    def input_as(self, kind: type[T]) -> T:
+        """The input validated as ``kind``; SerializationError if it does not fit."""
+        return decode_as(self.input, kind, f"the input of run {self.run_id!r}")
+
+    def output_as(self, kind: type[T]) -> T:
+        """The output validated as ``kind``; SerializationError if it does not fit."""
+        return decode_as(self.output, kind, f"the output of run {self.run_id!r}")
+
+    def hook_metadata_as(self, hook_id: str, kind: type[T]) -> T:
+        """The metadata of a hook validated as ``kind``; KeyError for an unknown hook."""
+        return self.hooks[hook_id].metadata_as(kind)
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run has ended."""
+        return self.status in _TERMINAL
+
+    def wire(self) -> dict[str, Any]:
+        """The JSON form; maps are ordered by id. It holds hook tokens: treat it as a secret."""
+        shape: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        for name in ("steps", "waits", "hooks", "child_operations"):
+            shape[name] = dict(sorted(shape[name].items()))
+        return shape
+
+
+_ADAPTER = TypeAdapter(WorkflowRunSnapshot)
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
+def decode_as(value: Any, kind: type[T], what: str) -> T:
+    """``value`` (decoded JSON) validated as ``kind``; SerializationError naming ``what``."""
+    adapter = _adapters.get(kind)
+    if adapter is None:
+        adapter = _adapters[kind] = TypeAdapter(kind)
+    try:
+        result: T = adapter.validate_python(value)
+    except ValidationError as error:
+        fields = ", ".join(
+            ".".join(map(str, item["loc"])) or "value" for item in error.errors(include_input=False)
+        )
+        name = getattr(kind, "__name__", str(kind))
+        raise SerializationError(f"{what} does not fit {name}: check {fields}") from None
+    return result

@@ -1,0 +1,81 @@
+"""What a run executes: its workflow's identity, fixed for the life of the run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_serializer
+
+from flowpg.errors import InvalidTransition, InvalidWorkflow
+from flowpg.model.ids import check_id
+
+
+class WorkflowRuntime(BaseModel):
+    """Where the workflow's code lives: the kind of runtime, an entry point and the name in it."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: Literal["python", "rust_embedded", "native_ts"] = "python"
+    entrypoint: str
+    export_name: str = "main"
+
+
+class WorkflowSpec(BaseModel):
+    """Name, version and runtime of a workflow, and the build it is pinned to, if any.
+
+    Two starts of the same run id must carry equal specs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+    version: str
+    runtime: WorkflowRuntime
+    runtime_build: str | None = Field(default=None)
+
+    @classmethod
+    def python(
+        cls, name: str, version: str = "1", entrypoint: str | None = None, export_name: str = "main"
+    ) -> WorkflowSpec:
+        """A workflow in Python, found by its ``name``; the entry point is for readers."""
+        return cls(
+            name=name,
+            version=version,
+            runtime=WorkflowRuntime(entrypoint=entrypoint or name, export_name=export_name),
+        )
+
+    def with_runtime_build(self, build: str) -> WorkflowSpec:
+        """The same spec, pinned: only engines that admit ``build`` may replay its runs."""
+        return self.model_copy(update={"runtime_build": build})
+
+    def check(self) -> None:
+        """InvalidWorkflow if a name, the version or the entry point is blank or not plain text."""
+        try:
+            check_id(self.name, "workflow name", 255)
+            check_id(self.version, "workflow version", 255)
+            check_id(self.runtime.entrypoint, "workflow entry point")
+            check_id(self.runtime.export_name, "workflow export name")
+            if self.runtime_build is not None:
+                check_id(self.runtime_build, "runtime build", 128)
+        except InvalidTransition as error:
+            raise InvalidWorkflow(error.reason) from None
+
+    @model_serializer(mode="plain")
+    def _wire(self) -> dict[str, Any]:
+        return self.wire()
+
+    def wire(self) -> dict[str, Any]:
+        """The JSON object of this spec; ``runtime_build`` is left out when there is none."""
+        shape: dict[str, Any] = {
+            "name": self.name,
+            "version": self.version,
+            "runtime": {
+                "type": self.runtime.type,
+                "entrypoint": self.runtime.entrypoint,
+                "export_name": self.runtime.export_name,
+                **(self.runtime.model_extra or {}),
+            },
+        }
+        if self.runtime_build is not None:
+            shape["runtime_build"] = self.runtime_build
+        return {**shape, **(self.model_extra or {})}

@@ -1,0 +1,397 @@
+"""What a store is: appends with an expected sequence, client verbs, leases, and reads.
+
+Two stores implement it: ``InMemoryEventStore``, the readable reference model for tests, and
+``PostgresEventStore``, a thin caller of the functions in ``sql/``. One conformance suite runs
+against both. A store, not the engine, owns every transition that comes from outside a workflow.
+
+Every verb may raise ``StoreUnavailable`` (the outcome is then unknown; verbs are idempotent, so
+repeat them) besides the errors its docstring names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+
+from flowpg.model.events import FlowEventEnvelope, NewEvent
+from flowpg.model.inspection import (
+    ActiveHookSnapshot,
+    RunRow,
+    ScheduledWakeup,
+    WakeupKind,
+    WorkflowRunSummary,
+    WorkflowRunSuspension,
+)
+from flowpg.model.operations import ChildOperationReference, WorkflowProgress
+from flowpg.model.snapshot import RunStatus
+from flowpg.model.spec import WorkflowSpec
+
+Enlisted = Any
+"""A psycopg ``Connection`` or ``AsyncConnection``, or a SQLAlchemy ``Connection``,
+``AsyncConnection``, ``Session`` or ``AsyncSession``: the verb runs inside its transaction."""
+
+
+@dataclass(slots=True)
+class Append:
+    """Events for one run, stored together or not at all.
+
+    ``expected`` is the head the writer knows (None: append at whatever the head is). ``epoch`` is
+    the lease epoch it holds. ``release`` gives the lease back in the same transaction, provided
+    the run was not woken more than ``release`` times meanwhile; it needs ``epoch``. ``queue`` is
+    read only by an append that creates the run.
+    """
+
+    run_id: str
+    events: Sequence[NewEvent]
+    expected: int | None = None
+    epoch: int | None = None
+    release: int | None = None
+    queue: str = "default"
+
+
+class AppendOutcome(StrEnum):
+    """What became of one ``Append``; everything but ``appended`` wrote nothing."""
+
+    APPENDED = "appended"
+    EVENT_CONFLICT = "event_conflict"
+    LEASE_LOST = "lease_lost"
+    RUN_TERMINAL = "run_terminal"
+    RUN_NOT_FOUND = "run_not_found"
+    RUN_CONFLICT = "run_conflict"
+    HOOK_TOKEN_CONFLICT = "hook_token_conflict"
+    LINK_NOT_FOUND = "link_not_found"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """The answer to one ``Append``.
+
+    ``recorded_at`` is the time of all its events; a deadline given as a duration is that time plus
+    the duration. ``released`` False after asking for a release: the run was woken meanwhile
+    (``wakes`` times by now), the lease is still held, reload and drive again. ``detail`` never
+    holds a token or a payload.
+    """
+
+    run_id: str
+    outcome: AppendOutcome
+    head_sequence: int
+    recorded_at: datetime
+    released: bool = False
+    wakes: int = 0
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def appended(self) -> bool:
+        """Whether the events were stored."""
+        return self.outcome is AppendOutcome.APPENDED
+
+
+@dataclass(frozen=True, slots=True)
+class VerbResult:
+    """What a client verb did. ``applied`` is True only for the call that committed the event."""
+
+    run_id: str
+    applied: bool
+    head_sequence: int
+    subject_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """One run to start; ``run_id`` None asks for a generated one."""
+
+    spec: WorkflowSpec
+    input: Any = field(default=None, repr=False)
+    run_id: str | None = None
+    queue: str = "default"
+
+
+class StartOutcome(StrEnum):
+    """What became of one ``StartRequest``."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+    RUN_CONFLICT = "run_conflict"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class StartResult:
+    """The answer to one ``StartRequest``; ``reason`` says why it was refused."""
+
+    run_id: str
+    outcome: StartOutcome
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class RunLease:
+    """The right to drive one run until it expires or is lost. ``epoch`` is the fence.
+
+    ``wakes`` is how often the run had been woken when this was last read; ``now`` the store's
+    clock at that moment.
+    """
+
+    run_id: str
+    epoch: int
+    wakes: int
+    head_sequence: int
+    now: datetime
+    task_id: int = 0
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The answer to the heartbeat of one lease: still ``held``, and how often woken by now."""
+
+    run_id: str
+    held: bool
+    wakes: int
+    head_sequence: int
+
+
+@dataclass(slots=True)
+class LoadedRun:
+    """A run's whole history, and its wake counter and the store's clock at the same moment."""
+
+    run_id: str
+    head_sequence: int
+    status: RunStatus
+    wakes: int
+    now: datetime
+    history: list[FlowEventEnvelope]
+
+
+class FlowEventStore(Protocol):
+    """Everything the engine asks of a store."""
+
+    # -- appends --------------------------------------------------------------------------------
+    async def append(self, append: Append) -> AppendResult:
+        """Store the events of one run. May share a transaction with other calls; a refusal is an
+        outcome, not an exception. PayloadTooLarge and SerializationError are raised before
+        anything is sent."""
+        ...
+
+    async def append_many(self, appends: Sequence[Append]) -> list[AppendResult]:
+        """Store the events of many runs in one transaction, each on its own merits, in order."""
+        ...
+
+    # -- client verbs ---------------------------------------------------------------------------
+    async def start(self, request: StartRequest, *, connection: Enlisted = None) -> VerbResult:
+        """Create the run and enqueue it. The same id with an equal spec and input is
+        ``applied=False``; RunConflict ("workflow spec differs", "workflow input differs") with
+        another; InvalidRunId; InvalidWorkflow."""
+        ...
+
+    async def start_many(
+        self, requests: Sequence[StartRequest], *, connection: Enlisted = None
+    ) -> list[StartResult]:
+        """Start many runs in one transaction, each on its own merits, in order."""
+        ...
+
+    async def resume_wait(
+        self, run_id: str, wait_id: str, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Complete a due timer. InvalidTransition before its deadline; RunTerminal or
+        InvalidTransition for an unknown wait; a completed or cancelled one is ``applied=False``."""
+        ...
+
+    async def resume_due_waits(
+        self, *, as_of: datetime | None = None, run_id: str | None = None, limit: int = 1000
+    ) -> list[ScheduledWakeup]:
+        """Complete every timer due at ``as_of`` (default: the store's now), of one run or of all;
+        returns only those this call completed."""
+        ...
+
+    async def dispose_expired_hooks(
+        self, *, as_of: datetime | None = None, run_id: str | None = None, limit: int = 1000
+    ) -> list[ScheduledWakeup]:
+        """Dispose every hook whose expiry has passed; returns only those this call disposed."""
+        ...
+
+    async def resume_hook(
+        self, run_id: str, hook_id: str, payload: Any, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Answer a hook. The same payload again is ``applied=False``; HookConflict for another
+        payload, or a disposed or cancelled hook; RunTerminal; InvalidTransition if unknown."""
+        ...
+
+    async def resume_hook_by_token(
+        self, token: str, payload: Any, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Answer the active hook with this token. HookTokenNotFound if there is none (any more)."""
+        ...
+
+    async def dispose_hook(
+        self, run_id: str, hook_id: str, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Withdraw a hook. Again is ``applied=False``; HookConflict if it was answered."""
+        ...
+
+    async def dispose_hook_by_token(self, token: str, *, connection: Enlisted = None) -> VerbResult:
+        """Withdraw the active hook with this token. HookTokenNotFound if there is none."""
+        ...
+
+    async def request_cancellation(
+        self, run_id: str, reason: str | None = None, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Ask a run to clean up and end. RunConflict if another reason was recorded before."""
+        ...
+
+    async def force_cancel(
+        self, run_id: str, reason: str | None = None, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """End a run at once, without cleanup. ``applied=False`` if it has ended already."""
+        ...
+
+    async def terminate_for_timeout(
+        self,
+        run_id: str,
+        deadline: datetime,
+        reason: str | None = None,
+        *,
+        connection: Enlisted = None,
+    ) -> VerbResult:
+        """End a run at once because its deadline passed."""
+        ...
+
+    async def terminate_for_host_shutdown(
+        self, run_id: str, reason: str | None = None, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """End a run at once because its host will never resume it. Not for an ordinary stop."""
+        ...
+
+    async def record_progress(
+        self, run_id: str, progress: WorkflowProgress, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Record a progress report. NonDeterministic if its id holds another value; RunTerminal."""
+        ...
+
+    async def link_child_operation(
+        self, run_id: str, child: ChildOperationReference, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Record a link. RunNotFound if it names a run that does not exist; NonDeterministic if
+        its id holds another value; RunTerminal."""
+        ...
+
+    async def wake_run(self, run_id: str, *, connection: Enlisted = None) -> None:
+        """Enqueue the run to be driven."""
+        ...
+
+    # -- leases ---------------------------------------------------------------------------------
+    async def acquire_run(self, run_id: str, owner: str, lease: timedelta) -> RunLease | None:
+        """The lease of this run, or None if it has ended or someone else holds a live one."""
+        ...
+
+    async def claim_runs(
+        self, queue: str, limit: int, owner: str, lease: timedelta
+    ) -> list[RunLease]:
+        """Leases of up to ``limit`` runs that have work to do, oldest first."""
+        ...
+
+    async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:
+        """Extend leases to ``lease`` from now."""
+        ...
+
+    async def release_run(self, lease: RunLease) -> bool:
+        """Give a lease back; False if the run was woken since ``lease.wakes`` was read (the lease
+        is kept: reload and drive again) or the lease is not held any more."""
+        ...
+
+    async def give_back(
+        self,
+        lease: RunLease,
+        *,
+        delay: timedelta = timedelta(0),
+        blocked_reason: str | None = None,
+    ) -> bool:
+        """Give up a lease with work left: claimable again after ``delay``. ``blocked_reason`` is
+        shown on the run until the next event is stored. False if the lease was lost."""
+        ...
+
+    async def enqueue_due(
+        self, *, as_of: datetime | None = None, limit: int = 1000
+    ) -> list[ScheduledWakeup]:
+        """Turn due wake-ups into one drive task per run; returns those this call moved."""
+        ...
+
+    # -- reads ----------------------------------------------------------------------------------
+    async def load_runs(self, run_ids: Sequence[str]) -> dict[str, LoadedRun]:
+        """The whole histories of these runs; unknown ones are left out."""
+        ...
+
+    async def history_page(
+        self, run_id: str, after: int = 0, limit: int = 1000
+    ) -> list[FlowEventEnvelope]:
+        """Events after sequence ``after``, at most ``limit`` (1 to 1000, else InvalidArgument).
+        RunNotFound."""
+        ...
+
+    async def list_run_ids(self, after: str = "", limit: int = 1000) -> list[str]:
+        """Run ids above ``after`` in byte order."""
+        ...
+
+    async def list_runs(
+        self,
+        *,
+        status: RunStatus | None = None,
+        workflow_name: str | None = None,
+        queue: str | None = None,
+        blocked: bool | None = None,
+        after: RunRow | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Runs, newest first; ``after`` is the last row of the page before."""
+        ...
+
+    async def run_info(self, run_id: str) -> RunRow:
+        """One run's row. RunNotFound."""
+        ...
+
+    async def run_summary(self) -> WorkflowRunSummary:
+        """Counts over all runs."""
+        ...
+
+    async def list_open_suspensions(
+        self, *, run_id: str | None = None, as_of: datetime | None = None
+    ) -> list[WorkflowRunSuspension]:
+        """What non-terminal runs wait for, ordered by run, kind (wait, hook, retry), subject."""
+        ...
+
+    async def list_active_hooks(self, *, run_id: str | None = None) -> list[ActiveHookSnapshot]:
+        """Hooks that can be answered, ordered by run and hook."""
+        ...
+
+    async def list_due_wakeups(
+        self,
+        *,
+        as_of: datetime | None = None,
+        kind: WakeupKind | None = None,
+        limit: int = 1000,
+    ) -> list[ScheduledWakeup]:
+        """Deadlines that have passed, ordered by kind, run, subject."""
+        ...
+
+    async def next_wakeup(self) -> ScheduledWakeup | None:
+        """The earliest deadline, or None."""
+        ...
+
+    async def import_history(
+        self, history: Sequence[FlowEventEnvelope], *, queue: str = "default"
+    ) -> None:
+        """Store a complete history under its own ids and times. RunConflict if the run exists;
+        InvalidTransition if the history is not a valid one."""
+        ...
+
+    async def now(self) -> datetime:
+        """The store's clock, the only one deadlines are compared with."""
+        ...
+
+    async def close(self) -> None:
+        """Give all connections back."""
+        ...
