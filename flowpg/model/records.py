@@ -1,0 +1,146 @@
+"""What a store takes and gives back: appends, verb results, leases, loaded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from flowpg.model.events import FlowEventEnvelope, NewEvent
+from flowpg.model.snapshot import RunStatus
+from flowpg.model.spec import WorkflowSpec
+
+
+@dataclass(slots=True)
+class Append:
+    """Events for one run, stored together or not at all.
+
+    ``expected`` is the head the writer knows (None: append at whatever the head is). ``epoch`` is
+    the lease epoch it holds. ``release`` gives the lease back in the same transaction, provided
+    the run was not woken more than ``release`` times meanwhile; it needs ``epoch``. ``queue`` is
+    read only by an append that creates the run.
+    """
+
+    run_id: str
+    events: Sequence[NewEvent]
+    expected: int | None = None
+    epoch: int | None = None
+    release: int | None = None
+    queue: str = "default"
+
+
+class AppendOutcome(StrEnum):
+    """What became of one ``Append``; everything but ``appended`` wrote nothing."""
+
+    APPENDED = "appended"
+    EVENT_CONFLICT = "event_conflict"
+    LEASE_LOST = "lease_lost"
+    RUN_TERMINAL = "run_terminal"
+    RUN_NOT_FOUND = "run_not_found"
+    RUN_CONFLICT = "run_conflict"
+    HOOK_TOKEN_CONFLICT = "hook_token_conflict"
+    LINK_NOT_FOUND = "link_not_found"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """The answer to one ``Append``.
+
+    ``recorded_at`` is the time of all its events; a deadline given as a duration is that time plus
+    the duration. ``released`` False after asking for a release: the run was woken meanwhile
+    (``wakes`` times by now), the lease is still held, reload and drive again. ``detail`` never
+    holds a token or a payload.
+    """
+
+    run_id: str
+    outcome: AppendOutcome
+    head_sequence: int
+    recorded_at: datetime
+    released: bool = False
+    wakes: int = 0
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def appended(self) -> bool:
+        """Whether the events were stored."""
+        return self.outcome is AppendOutcome.APPENDED
+
+
+@dataclass(frozen=True, slots=True)
+class VerbResult:
+    """What a client verb did. ``applied`` is True only for the call that committed the event."""
+
+    run_id: str
+    applied: bool
+    head_sequence: int
+    subject_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """One run to start; ``run_id`` None asks for a generated one."""
+
+    spec: WorkflowSpec
+    input: Any = field(default=None, repr=False)
+    run_id: str | None = None
+    queue: str = "default"
+
+
+class StartOutcome(StrEnum):
+    """What became of one ``StartRequest``."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+    RUN_CONFLICT = "run_conflict"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class StartResult:
+    """The answer to one ``StartRequest``; ``reason`` says why it was refused."""
+
+    run_id: str
+    outcome: StartOutcome
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class RunLease:
+    """The right to drive one run until it expires or is lost. ``epoch`` is the fence.
+
+    ``wakes`` is how often the run had been woken when this was last read; ``now`` the store's
+    clock at that moment.
+    """
+
+    run_id: str
+    epoch: int
+    wakes: int
+    head_sequence: int
+    now: datetime
+    task_id: int = 0
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The answer to the heartbeat of one lease: still ``held``, and how often woken by now."""
+
+    run_id: str
+    held: bool
+    wakes: int
+    head_sequence: int
+
+
+@dataclass(slots=True)
+class LoadedRun:
+    """A run's whole history, and its wake counter and the store's clock at the same moment."""
+
+    run_id: str
+    head_sequence: int
+    status: RunStatus
+    wakes: int
+    now: datetime
+    history: list[FlowEventEnvelope]

@@ -1,0 +1,1 @@
+"""Where histories are kept: the contract, the reference model in memory, and PostgreSQL."""
