@@ -1,0 +1,149 @@
+"""What every store refuses before it does anything: the arguments that no call accepts.
+
+Checked here, once, so that the stores and the synchronous client refuse the same values in the
+same words, and nothing malformed or oversized ever reaches a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from flowpg.errors import InvalidArgument, InvalidTransition, PayloadTooLarge
+from flowpg.model import jsontext
+from flowpg.model.events import (
+    DEADLINE_FIELDS,
+    HOOK_CREATED,
+    HOOK_RECEIVED,
+    MAX_PAYLOAD_BYTES,
+    RUN_CREATED,
+    NewEvent,
+)
+from flowpg.model.ids import check_id, check_run_id, check_token
+from flowpg.model.records import Append, StartRequest
+
+MAX_PAGE = 1000
+"""Most rows of one page of a read verb."""
+
+# ,"resume_at":"2026-01-02T03:04:05.123456Z"
+_DEADLINE_BYTES = len(',"":""') + len("2026-01-02T03:04:05.123456Z")
+
+
+def check_limit(limit: int, most: int = MAX_PAGE) -> int:
+    """``limit`` itself if it is from 1 to ``most``, else InvalidArgument."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
+        raise InvalidArgument(f"the limit must be from 1 to {most}")
+    return limit
+
+
+def check_text(value: str | None, what: str) -> str | None:
+    """Free text such as a reason: anything that is text, which NUL and lone surrogates are not."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what} must be a string, not {type(value).__name__}")
+    if "\x00" in value:
+        raise InvalidArgument(f"{what} must not contain a NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what} contains a lone surrogate, which is not text") from None
+    return value
+
+
+def check_time(moment: datetime | None, what: str) -> datetime | None:
+    """A time with a zone, or None."""
+    if moment is not None and moment.tzinfo is None:
+        raise InvalidArgument(f"{what} has no time zone and is ambiguous; give it one, such as UTC")
+    return moment
+
+
+def check_lease(lease: timedelta) -> timedelta:
+    """A lease: a duration above zero."""
+    if lease <= timedelta(0):
+        raise InvalidArgument("a lease must be longer than nothing")
+    return lease
+
+
+def check_queue(queue: str) -> str:
+    """The name of a queue."""
+    return check_id(queue, "queue name", 255)
+
+
+def check_size(run_id: str, event_type: str, text: str, extra: int = 0) -> None:
+    """PayloadTooLarge if ``text`` and ``extra`` bytes more are over the limit of one event."""
+    # Four bytes is the most a character takes: short texts need no encoding to be measured.
+    if len(text) * 4 + extra > MAX_PAYLOAD_BYTES:
+        size = len(text.encode()) + extra
+        if size > MAX_PAYLOAD_BYTES:
+            raise PayloadTooLarge(run_id, event_type, size, MAX_PAYLOAD_BYTES)
+
+
+def check_start(request: StartRequest) -> tuple[str, str]:
+    """A run to start; returns its spec and its input as JSON text.
+
+    Raises InvalidRunId, InvalidWorkflow, InvalidArgument, SerializationError or PayloadTooLarge.
+    """
+    if request.run_id is not None:
+        check_run_id(request.run_id)
+    request.spec.check()
+    check_queue(request.queue)
+    spec = jsontext.encode(request.spec.wire(), "the workflow spec")
+    text = jsontext.encode(request.input, "the workflow input")
+    check_size(request.run_id or "", RUN_CREATED, created_payload(spec, text))
+    return spec, text
+
+
+def created_payload(spec: str, input: str) -> str:
+    """The payload of ``run_created`` from its two JSON texts."""
+    return f'{{"spec":{spec},"input":{input}}}'
+
+
+def check_hook_payload(run_id: str, payload: Any) -> str:
+    """The JSON text of what a hook is answered with."""
+    text = jsontext.encode(payload, "the hook payload")
+    check_size(run_id, HOOK_RECEIVED, text)
+    return text
+
+
+def check_append(append: Append) -> None:
+    """An append: ids are text, every payload is encoded and within the limit.
+
+    Raises InvalidRunId, InvalidArgument, InvalidTransition, SerializationError or
+    PayloadTooLarge. Whether the events may follow is the store's to say.
+    """
+    check_run_id(append.run_id)
+    if append.release is not None and append.epoch is None:
+        raise InvalidArgument("an append that releases a lease must name the lease's epoch")
+    for event in append.events:
+        _check_event(append.run_id, event)
+
+
+def check_run_ids(run_ids: Sequence[str]) -> None:
+    """InvalidRunId for the first id that is none."""
+    for run_id in run_ids:
+        check_run_id(run_id)
+
+
+def _check_event(run_id: str, event: NewEvent) -> None:
+    try:
+        subject = event.subject
+        token = event.data["token"] if event.type == HOOK_CREATED else None
+    except (KeyError, TypeError):
+        raise InvalidTransition(
+            f"an event of type {event.type} lacks the id it is about", run_id=run_id
+        ) from None
+    if subject is not None:
+        check_id(subject, "the id of a " + event.type.partition("_")[0])
+    if token is not None:
+        check_token(token)
+    extra = 0
+    if event.due_in is not None:
+        member = DEADLINE_FIELDS.get(event.type)
+        if member is None or event.due_at is not None:
+            raise InvalidTransition(
+                f"an event of type {event.type} takes no such deadline", run_id=run_id
+            )
+        extra = len(member) + _DEADLINE_BYTES
+    check_size(run_id, event.type, event.payload(), extra)

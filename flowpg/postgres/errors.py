@@ -1,0 +1,156 @@
+"""From a driver's error to flowpg's own: one place that reads what a server or a driver said.
+
+Driver texts may quote values: the DETAIL of a failed cast, the CONTEXT of a function, the
+parameters that SQLAlchemy appends. None of that passes through here. A new error is raised
+``from None``, and holds the SQLSTATE, names of database objects, and words of our own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from flowpg.errors import (
+    FlowError,
+    PermissionDenied,
+    SchemaBehind,
+    SchemaMissing,
+    StoreError,
+    StoreUnavailable,
+    from_sqlstate,
+)
+from flowpg.postgres.calls import Call, quoted
+
+# 25006: a standby, or a primary that failed over; 57Pxx: the server is going down or coming up.
+_GONE = frozenset({"25006", "57P01", "57P02", "57P03", "57P04", "57P05"})
+_AGAIN = {
+    "40001": "the database could not serialise it with a concurrent transaction",
+    "40P01": "the database ended a deadlock by refusing it",
+    "55P03": "a lock was not granted within the lock timeout",
+    "57014": "it was cancelled, by a statement timeout or by an administrator",
+}
+_CONNECTION_LOST = (
+    "the connection to the database was lost during {what}; whether it took effect is unknown; "
+    "calls are idempotent, so repeat it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a server said: SQLSTATE ("" if it said nothing), and texts not to be shown as is."""
+
+    sqlstate: str
+    message: str
+    detail: str
+
+
+def translate(
+    error: BaseException,
+    call: Call[Any],
+    *,
+    schema: str,
+    role: str | None = None,
+    enlisted: bool = False,
+) -> FlowError:
+    """The exception to raise, ``from None``, in place of a driver's ``error`` during ``call``."""
+    fault = fault_of(error)
+    what, code = call.function.name, fault.sqlstate
+    if code.startswith("WF"):
+        own = from_sqlstate(code, _members(fault.detail), fault.message, call.token)
+        if own is not None:
+            return own
+        return SchemaBehind(
+            f"{what} answered with {code}, which this release does not know: the schema is of a "
+            "newer release; upgrade flowpg"
+        )
+    if code in _GONE or code[:2] in ("08", "53"):
+        return StoreUnavailable(f"{_CONNECTION_LOST.format(what=what)} (SQLSTATE {code})")
+    if code in _AGAIN:
+        advice = "roll back and repeat the whole transaction" if enlisted else "repeat the call"
+        return StoreUnavailable(f"{what} did nothing: {_AGAIN[code]}; {advice} (SQLSTATE {code})")
+    return _schema_error(fault, what, schema, role) or _other(error, code, what)
+
+
+def connection_refused(error: BaseException) -> StoreUnavailable:
+    """The error for a server that cannot be reached or does not let us in."""
+    # libpq's words about a failed connection name host, port, database and role, never a secret.
+    lines = str(error).strip().splitlines()
+    return StoreUnavailable(
+        f"cannot connect to PostgreSQL: {lines[0] if lines else type(error).__name__}; "
+        "check the DSN and that the server is up"
+    )
+
+
+def is_driver_error(error: BaseException) -> bool:
+    """Whether ``error`` comes from psycopg, SQLAlchemy or another DB-API driver."""
+    if isinstance(error, psycopg.Error):
+        return True
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"DBAPIError", "DatabaseError", "InterfaceError"})
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What the server said, whichever driver brought it."""
+    seen: BaseException | None = error
+    for _ in range(5):  # SQLAlchemy keeps the driver's error in .orig, adapters in __cause__
+        if seen is None:
+            break
+        code = getattr(seen, "sqlstate", None) or getattr(seen, "pgcode", None)
+        if code:
+            diag = getattr(seen, "diag", None)
+            message = getattr(diag, "message_primary", None) or getattr(seen, "message", None)
+            detail = getattr(diag, "message_detail", None) or getattr(seen, "detail", None)
+            if message is not None or getattr(seen, "orig", seen.__cause__) is None:
+                return Fault(str(code), str(message or ""), str(detail or ""))
+        following = getattr(seen, "orig", None)
+        seen = following if isinstance(following, BaseException) else seen.__cause__
+    return Fault("", "", "")
+
+
+def _schema_error(fault: Fault, what: str, schema: str, role: str | None) -> FlowError | None:
+    code = fault.sqlstate
+    if code == "42501":
+        who = repr(role) if role else "of this connection"
+        grantee = role or "<role>"
+        return PermissionDenied(
+            f"the database role {who} may not run {what} ({fault.message}); let the owner of the "
+            f"schema run: SELECT {quoted(schema)}.flow_grant('{grantee}', 'worker') "
+            "(or 'client', or 'reader')"
+        )
+    if code == "3F000":
+        return SchemaMissing(
+            f"the database has no schema {schema!r}: run `flowpg migrate` with a role that may "
+            "create it, or name the right schema"
+        )
+    if code in ("42P01", "42883", "42703", "42804"):
+        return SchemaBehind(
+            f"the schema {schema!r} does not have {what} as this release calls it: run "
+            f"`flowpg migrate` (SQLSTATE {code})"
+        )
+    return None
+
+
+def _other(error: BaseException, code: str, what: str) -> FlowError:
+    if code == "25P02":
+        return StoreError(
+            f"{what} was not run: the transaction of the given connection has failed before; "
+            "roll it back, or to a savepoint, first"
+        )
+    if code:
+        return StoreError(f"the database refused {what} with SQLSTATE {code}; nothing was stored")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or any(
+        kind.__name__ in ("OperationalError", "InterfaceError") for kind in type(error).__mro__
+    ):
+        return StoreUnavailable(_CONNECTION_LOST.format(what=what))
+    return StoreError(f"the driver refused {what}: {type(error).__name__}; nothing was stored")
+
+
+def _members(detail: str) -> dict[str, Any]:
+    try:
+        value = json.loads(detail) if detail else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,237 @@
+"""The verbs that only read, as calls: the one place that knows their SQL signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from flowpg.errors import RunNotFound
+from flowpg.model import jsontext
+from flowpg.model.arguments import check_limit, check_run_ids, check_time
+from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.ids import check_id, check_run_id
+from flowpg.model.inspection import (
+    ActiveHookSnapshot,
+    RunRow,
+    ScheduledWakeup,
+    SuspensionKind,
+    WakeupKind,
+    WorkflowRunSummary,
+    WorkflowRunSuspension,
+)
+from flowpg.model.records import LoadedRun
+from flowpg.model.snapshot import RunStatus
+from flowpg.postgres.calls import Call, Function, Row, array_text, time_text, utc, utc_or_none
+
+_RUN = (
+    "run_id",
+    "workflow_name",
+    "workflow_version",
+    "runtime_build",
+    "queue",
+    "status",
+    "head_sequence",
+    "blocked_reason",
+    "created_at",
+    "updated_at",
+    "ended_at",
+)
+
+_LOAD_RUNS = Function(
+    "flow_load_runs",
+    ("text[]",),
+    ("run_id", "head_sequence", "status", "wakes", "db_now", "events:text"),
+)
+_HISTORY = Function(
+    "flow_history",
+    ("text", "bigint", "integer"),
+    ("sequence", "event_id:text", "event_type", "payload:text", "recorded_at", "schema_version"),
+)
+_LIST_RUN_IDS = Function("flow_list_run_ids", ("text", "integer"), ("run_id",))
+_LIST_RUNS = Function(
+    "flow_list_runs",
+    ("text", "text", "text", "boolean", "timestamptz", "text", "integer"),
+    _RUN,
+)
+_RUN_INFO = Function("flow_run_info", ("text",), _RUN)
+_SUMMARY = Function("flow_run_summary", (), tuple(WorkflowRunSummary.__dataclass_fields__))
+_SUSPENSIONS = Function(
+    "flow_open_suspensions",
+    ("text", "text", "integer", "timestamptz"),
+    ("run_id", "kind", "subject_id", "due_at", "due"),
+)
+_ACTIVE_HOOKS = Function(
+    "flow_list_active_hooks",
+    ("text", "text", "text", "integer"),
+    ("run_id", "hook_id", "token", "metadata:text", "expires_at", "created_at"),
+)
+_WAKEUP = ("run_id", "kind", "subject_id", "due_at", "runtime_build")
+_DUE_WAKEUPS = Function("flow_due_wakeups", ("timestamptz", "integer"), _WAKEUP)
+_NEXT_WAKEUP = Function("flow_next_wakeup", (), _WAKEUP)
+_NOW = Function("flow_now", ())
+
+
+def load_runs(run_ids: Sequence[str]) -> Call[dict[str, LoadedRun]]:
+    """The whole histories of these runs."""
+    check_run_ids(run_ids)
+
+    def read(rows: Sequence[Row]) -> dict[str, LoadedRun]:
+        return {
+            run_id: LoadedRun(
+                run_id, head, RunStatus(status), wakes or 0, utc(now), _history(run_id, events)
+            )
+            for run_id, head, status, wakes, now, events in rows
+        }
+
+    return Call(_LOAD_RUNS, (array_text(run_ids),), read)
+
+
+def history_page(run_id: str, after: int, limit: int) -> Call[list[FlowEventEnvelope]]:
+    """Events after a sequence."""
+
+    def read(rows: Sequence[Row]) -> list[FlowEventEnvelope]:
+        return [
+            FlowEventEnvelope(
+                run_id,
+                sequence,
+                event_id,
+                utc(recorded_at),
+                event_type,
+                payload=payload,
+                schema_version=version,
+            )
+            for sequence, event_id, event_type, payload, recorded_at, version in rows
+        ]
+
+    return Call(_HISTORY, (check_run_id(run_id), str(after), str(check_limit(limit))), read)
+
+
+def list_run_ids(after: str, limit: int) -> Call[list[str]]:
+    """Run ids above ``after`` in byte order."""
+    values = (check_run_id(after) if after else "", str(check_limit(limit)))
+    return Call(_LIST_RUN_IDS, values, lambda rows: [row[0] for row in rows])
+
+
+def list_runs(
+    status: RunStatus | None,
+    workflow_name: str | None,
+    queue: str | None,
+    blocked: bool | None,
+    after: RunRow | None,
+    limit: int,
+) -> Call[list[RunRow]]:
+    """Runs, newest first."""
+    values = (
+        None if status is None else RunStatus(status).value,
+        None if workflow_name is None else check_id(workflow_name, "workflow name"),
+        None if queue is None else check_id(queue, "queue name"),
+        None if blocked is None else str(blocked).lower(),
+        None if after is None else time_text(after.created_at),
+        None if after is None else after.run_id,
+        str(check_limit(limit)),
+    )
+    return Call(_LIST_RUNS, values, lambda rows: [_run_row(row) for row in rows])
+
+
+def run_info(run_id: str) -> Call[RunRow]:
+    """One run's row."""
+
+    def read(rows: Sequence[Row]) -> RunRow:
+        if not rows:
+            raise RunNotFound(run_id)
+        return _run_row(rows[0])
+
+    return Call(_RUN_INFO, (check_run_id(run_id),), read)
+
+
+def run_summary() -> Call[WorkflowRunSummary]:
+    """Counts over all runs."""
+    return Call(_SUMMARY, (), lambda rows: WorkflowRunSummary(*rows[0]))
+
+
+def open_suspensions(
+    run_id: str | None, after_run_id: str, limit: int, as_of: datetime | None
+) -> Call[list[WorkflowRunSuspension]]:
+    """What non-terminal runs wait for, one page."""
+
+    def read(rows: Sequence[Row]) -> list[WorkflowRunSuspension]:
+        return [
+            WorkflowRunSuspension(run, SuspensionKind(kind), subject, utc_or_none(due_at), due)
+            for run, kind, subject, due_at, due in rows
+        ]
+
+    if run_id is not None:
+        check_run_id(run_id)
+    values = (run_id, after_run_id, str(limit), time_text(check_time(as_of, "as_of")))
+    return Call(_SUSPENSIONS, values, read)
+
+
+def active_hooks(
+    run_id: str | None, after: tuple[str, str], limit: int
+) -> Call[list[ActiveHookSnapshot]]:
+    """Hooks that can be answered, one page after the run and hook of ``after``."""
+
+    def read(rows: Sequence[Row]) -> list[ActiveHookSnapshot]:
+        return [
+            ActiveHookSnapshot(
+                run,
+                hook,
+                token,
+                jsontext.decode(metadata or "null", f"the metadata of hook {hook!r}"),
+                utc_or_none(expires_at),
+                utc(created_at),
+            )
+            for run, hook, token, metadata, expires_at, created_at in rows
+        ]
+
+    if run_id is not None:
+        check_run_id(run_id)
+    return Call(_ACTIVE_HOOKS, (run_id, *after, str(limit)), read)
+
+
+def due_wakeups(as_of: datetime | None, limit: int) -> Call[list[ScheduledWakeup]]:
+    """Deadlines that have passed."""
+    values = (time_text(check_time(as_of, "as_of")), str(check_limit(limit)))
+    return Call(_DUE_WAKEUPS, values, lambda rows: [_wakeup(row) for row in rows])
+
+
+def next_wakeup() -> Call[ScheduledWakeup | None]:
+    """The earliest deadline."""
+    return Call(_NEXT_WAKEUP, (), lambda rows: _wakeup(rows[0]) if rows else None)
+
+
+def now() -> Call[datetime]:
+    """The database's clock."""
+    return Call(_NOW, (), lambda rows: utc(rows[0][0]))
+
+
+def _history(run_id: str, events: str) -> list[FlowEventEnvelope]:
+    decoded: list[list[Any]] = jsontext.decode(events, f"the history of run {run_id!r}")
+    moment = datetime.fromisoformat
+    return [
+        FlowEventEnvelope(run_id, sequence, event_id, moment(recorded_at), event_type, data=data)
+        for sequence, event_type, event_id, recorded_at, data in decoded
+    ]
+
+
+def _run_row(row: Row) -> RunRow:
+    run_id, name, version, build, queue, status, head, blocked, created, updated, ended = row
+    return RunRow(
+        run_id=run_id,
+        workflow_name=name,
+        workflow_version=version,
+        runtime_build=build,
+        queue=queue,
+        status=RunStatus(status),
+        head_sequence=head,
+        blocked_reason=blocked,
+        created_at=utc(created),
+        updated_at=utc(updated),
+        ended_at=utc_or_none(ended),
+    )
+
+
+def _wakeup(row: Row) -> ScheduledWakeup:
+    run_id, kind, subject, due_at, build = row
+    return ScheduledWakeup(run_id, WakeupKind(kind), subject, utc(due_at), build)
