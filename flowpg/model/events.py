@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from flowpg.model import jsontext
-from flowpg.model.times import format_time
+from flowpg.model.times import format_time, parse_time
 
 SCHEMA_VERSION = 1
 """Envelope schema version this release writes and the newest it reads."""
@@ -217,6 +217,13 @@ class FlowEventEnvelope:
         return f"FlowEventEnvelope({self.run_id!r}, {self.sequence}, {self.type!r})"
 
 
+def deadline_of(event: FlowEventEnvelope) -> datetime | None:
+    """The deadline a stored event carries, or None. InvalidArgument if it is not a time."""
+    member = DEADLINE_FIELDS.get(event.type)
+    text = event.data.get(member) if member is not None else None
+    return None if text is None else parse_time(text)
+
+
 def run_started() -> NewEvent:
     """The driver took the run up."""
     return NewEvent(RUN_STARTED, {})
@@ -264,9 +271,16 @@ def step_completed(step_id: str, output: Any) -> NewEvent:
     return NewEvent(STEP_COMPLETED, {"step_id": step_id, "output": output})
 
 
-def step_retrying(step_id: str, attempt: int, error: str, delay: timedelta) -> NewEvent:
-    """Attempt ``attempt`` failed and another follows, after ``delay`` if that is above zero."""
-    data = {"step_id": step_id, "attempt": attempt, "error": error}
+def step_retrying(
+    step_id: str, attempt: int, error: str, delay: timedelta, *, requested: bool = False
+) -> NewEvent:
+    """Attempt ``attempt`` failed and another follows, after ``delay`` if that is above zero.
+
+    ``requested`` says that the step itself asked for this delay, in place of its policy's.
+    """
+    data: dict[str, Any] = {"step_id": step_id, "attempt": attempt, "error": error}
+    if requested:
+        data["retry_requested"] = True
     return NewEvent(STEP_RETRYING, data, due_in=delay if delay > timedelta(0) else None)
 
 

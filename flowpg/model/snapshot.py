@@ -191,6 +191,31 @@ WorkflowTerminalOutcome = Annotated[
 
 
 @dataclass(slots=True)
+class OpenWork:
+    """What of a run is open, so that no question about it needs a scan of all it ever did.
+
+    Derived from the rest of the snapshot and kept by the projection; never on the wire.
+    ``delayed`` are the pending steps with a retry deadline; ``timed_hooks`` the active hooks with
+    an expiry. ``fatal_step`` is a failed step whose policy fails the run, ``exhausted`` whether it
+    used up its attempts (else it was not retryable).
+    """
+
+    steps: dict[str, StepSnapshot] = field(default_factory=dict)
+    delayed: dict[str, StepSnapshot] = field(default_factory=dict)
+    waits: dict[str, WaitSnapshot] = field(default_factory=dict)
+    hooks: dict[str, HookSnapshot] = field(default_factory=dict)
+    timed_hooks: dict[str, HookSnapshot] = field(default_factory=dict)
+    progress: dict[str, WorkflowProgress] = field(default_factory=dict)
+    fatal_step: str | None = None
+    exhausted: bool = False
+
+    @property
+    def suspends(self) -> bool:
+        """Whether something from outside is awaited: a timer, a hook or a delayed retry."""
+        return bool(self.waits or self.hooks or self.delayed)
+
+
+@dataclass(slots=True)
 class WorkflowRunSnapshot:
     """Everything a history says about its run."""
 
@@ -208,6 +233,7 @@ class WorkflowRunSnapshot:
     error: str | None = field(default=None, repr=False)
     terminal_outcome: WorkflowTerminalOutcome | None = None
     last_sequence: int = 0
+    open: OpenWork = field(default_factory=OpenWork, repr=False, compare=False)
 
     def input_as(self, kind: type[T]) -> T:
         """The input validated as ``kind``; SerializationError if it does not fit."""
@@ -228,7 +254,7 @@ class WorkflowRunSnapshot:
 
     def wire(self) -> dict[str, Any]:
         """The JSON form; maps are ordered by id. It holds hook tokens: treat it as a secret."""
-        shape: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        shape: dict[str, Any] = _ADAPTER.dump_python(self, mode="json", exclude={"open"})
         for name in ("steps", "waits", "hooks", "child_operations"):
             shape[name] = dict(sorted(shape[name].items()))
         return shape
