@@ -60,6 +60,16 @@ def equal(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
+def copied(value: Any) -> Any:
+    """A value of ``decode`` that shares no container with ``value``; scalars are themselves."""
+    kind = type(value)
+    if kind is dict:
+        return {key: copied(member) for key, member in value.items()}
+    if kind is list:
+        return [copied(member) for member in value]
+    return value
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"

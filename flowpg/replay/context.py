@@ -1,0 +1,247 @@
+"""What workflow code reads and returns: outcomes by id, and one constructor per command.
+
+Outcomes that are containers are copied at each call, so workflow code may change what it gets.
+An outcome can be any JSON value, None included: ask ``step_completed``, ``hook_received`` and
+their like whether it is there, or give a default that no outcome equals, such as ``MISSING``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar, overload
+
+from flowpg.model.commands import (
+    Cancel,
+    Complete,
+    CreateHook,
+    Fail,
+    LinkChildOperation,
+    RecordProgress,
+    ScheduleStep,
+    ScheduleSteps,
+    StepCommand,
+    Timeout,
+    WaitUntil,
+)
+from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.hooks import HookMetadata
+from flowpg.model.jsontext import copied
+from flowpg.model.operations import (
+    CancellationRequest,
+    ChildOperationReference,
+    WorkflowProgress,
+)
+from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
+from flowpg.model.snapshot import (
+    HookSnapshot,
+    HookStatus,
+    StepSnapshot,
+    StepStatus,
+    WaitStatus,
+    decode_as,
+)
+from flowpg.model.spec import WorkflowSpec
+from flowpg.replay.runtime import WorkflowInvocation
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class _Missing:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final = _Missing()
+"""A default that is never an outcome."""
+
+
+class WorkflowContext:
+    """Deterministic reads of one replay, and the commands it may return."""
+
+    __slots__ = ("_invocation", "_run")
+
+    def __init__(self, invocation: WorkflowInvocation) -> None:
+        self._invocation = invocation
+        self._run = invocation.snapshot
+
+    # -- the run --------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The run being replayed."""
+        return self._invocation.run_id
+
+    @property
+    def spec(self) -> WorkflowSpec:
+        """The identity of its workflow."""
+        return self._invocation.spec
+
+    @property
+    def input(self) -> Any:
+        """The run's input, a copy at each call."""
+        return self._invocation.input
+
+    def input_as(self, kind: type[T]) -> T:
+        """The input validated as ``kind``; SerializationError if it does not fit."""
+        return self._invocation.input_as(kind)
+
+    @property
+    def history(self) -> Sequence[FlowEventEnvelope]:
+        """The events so far, decoded when read; not to be changed."""
+        return self._invocation.history
+
+    def cancellation_request(self) -> CancellationRequest | None:
+        """The request to clean up and end, if there is one."""
+        cancellation = self._run.cancellation
+        return None if cancellation is None else CancellationRequest(reason=cancellation.reason)
+
+    def progress(self, progress_id: str) -> WorkflowProgress | None:
+        """A progress report that was recorded under this id."""
+        return self._run.open.progress.get(progress_id)
+
+    def child_operation(self, reference_id: str) -> ChildOperationReference | None:
+        """A link that was recorded under this id."""
+        return self._run.child_operations.get(reference_id)
+
+    # -- outcomes -------------------------------------------------------------------------------
+
+    def step_completed(self, step_id: str) -> bool:
+        """Whether the step returned."""
+        return self._completed(step_id) is not None
+
+    def step_output(self, step_id: str, default: Any = None) -> Any:
+        """What the step returned, or ``default`` if it has not (yet)."""
+        step = self._completed(step_id)
+        return default if step is None else copied(step.output)
+
+    @overload
+    def step_output_as(self, step_id: str, kind: type[T]) -> T | None: ...
+    @overload
+    def step_output_as(self, step_id: str, kind: type[T], default: D) -> T | D: ...
+    def step_output_as(self, step_id: str, kind: type[T], default: Any = None) -> Any:
+        """What the step returned, validated as ``kind``, or ``default`` if it has not (yet).
+        SerializationError if it does not fit."""
+        step = self._completed(step_id)
+        if step is None:
+            return default
+        return decode_as(copied(step.output), kind, f"the output of step {step_id!r}")
+
+    def step_failed(self, step_id: str) -> str | None:
+        """The error of a step that failed for good, out of attempts or not retryable."""
+        step = self._run.steps.get(step_id)
+        return step.error if step is not None and step.status is StepStatus.FAILED else None
+
+    def wait_completed(self, wait_id: str) -> bool:
+        """Whether the timer fired."""
+        wait = self._run.waits.get(wait_id)
+        return wait is not None and wait.status is WaitStatus.COMPLETED
+
+    def hook_received(self, hook_id: str) -> bool:
+        """Whether the hook was answered."""
+        return self._received(hook_id) is not None
+
+    def hook_payload(self, hook_id: str, default: Any = None) -> Any:
+        """What the hook was answered with, or ``default`` if it was not (yet)."""
+        hook = self._received(hook_id)
+        return default if hook is None else copied(hook.payload)
+
+    @overload
+    def hook_payload_as(self, hook_id: str, kind: type[T]) -> T | None: ...
+    @overload
+    def hook_payload_as(self, hook_id: str, kind: type[T], default: D) -> T | D: ...
+    def hook_payload_as(self, hook_id: str, kind: type[T], default: Any = None) -> Any:
+        """What the hook was answered with, validated as ``kind``, or ``default`` if it was not
+        (yet). SerializationError if it does not fit."""
+        hook = self._received(hook_id)
+        if hook is None:
+            return default
+        return decode_as(copied(hook.payload), kind, f"the payload of hook {hook_id!r}")
+
+    def hook_disposed(self, hook_id: str) -> bool:
+        """Whether the hook was withdrawn or has expired."""
+        hook = self._run.hooks.get(hook_id)
+        return hook is not None and hook.status is HookStatus.DISPOSED
+
+    # -- commands: work -------------------------------------------------------------------------
+
+    def step(
+        self, step_id: str, step_name: str, input: Any = None, retry: RetryPolicy | None = None
+    ) -> StepCommand:
+        """A member of a batch for ``schedule_steps``."""
+        return StepCommand(
+            step_id=step_id, step_name=step_name, input=input, retry=retry or DEFAULT_RETRY
+        )
+
+    def schedule_step(
+        self, step_id: str, step_name: str, input: Any = None, retry: RetryPolicy | None = None
+    ) -> ScheduleStep:
+        """Run one step. The default policy is three attempts without a pause."""
+        return ScheduleStep(
+            step_id=step_id, step_name=step_name, input=input, retry=retry or DEFAULT_RETRY
+        )
+
+    def schedule_steps(self, steps: Iterable[StepCommand]) -> ScheduleSteps:
+        """Run a batch of steps concurrently."""
+        return ScheduleSteps(steps=tuple(steps))
+
+    def wait_until(self, wait_id: str, resume_at: datetime) -> WaitUntil:
+        """Suspend until ``resume_at``, which needs a time zone."""
+        return WaitUntil(wait_id=wait_id, resume_at=resume_at)
+
+    def sleep(self, wait_id: str, delay: timedelta) -> WaitUntil:
+        """Suspend for ``delay``, counted on the store's clock from when the wait is recorded."""
+        return WaitUntil(wait_id=wait_id, delay=delay)
+
+    def create_hook(
+        self,
+        hook_id: str,
+        token: str,
+        metadata: Any = None,
+        expires_in: timedelta | None = None,
+    ) -> CreateHook:
+        """Suspend until someone answers under ``token``, which must be a secret of its own;
+        ``metadata`` is a HookMetadata or any JSON value and must not hold the token."""
+        if isinstance(metadata, HookMetadata):
+            metadata = metadata.wire()
+        return CreateHook(hook_id=hook_id, token=token, metadata=metadata, expires_in=expires_in)
+
+    def record_progress(self, progress: WorkflowProgress) -> RecordProgress:
+        """Record a progress report; look with ``progress`` first whether it is recorded."""
+        return RecordProgress(progress=progress)
+
+    def link_child_operation(self, child: ChildOperationReference) -> LinkChildOperation:
+        """Record a link; look with ``child_operation`` first whether it is recorded."""
+        return LinkChildOperation(child=child)
+
+    # -- commands: ends -------------------------------------------------------------------------
+
+    def complete(self, output: Any = None) -> Complete:
+        """End the run with ``output``."""
+        return Complete(output=output)
+
+    def fail(self, error: str) -> Fail:
+        """End the run as failed."""
+        return Fail(error=error)
+
+    def cancel(self) -> Cancel:
+        """End the run as cancelled, after a cancellation request."""
+        return Cancel()
+
+    def timeout(self, deadline: datetime, reason: str | None = None) -> Timeout:
+        """End the run because ``deadline`` has passed."""
+        return Timeout(deadline=deadline, reason=reason)
+
+    def _completed(self, step_id: str) -> StepSnapshot | None:
+        step = self._run.steps.get(step_id)
+        return step if step is not None and step.status is StepStatus.COMPLETED else None
+
+    def _received(self, hook_id: str) -> HookSnapshot | None:
+        hook = self._run.hooks.get(hook_id)
+        return hook if hook is not None and hook.status is HookStatus.RECEIVED else None

@@ -1,0 +1,373 @@
+"""What a decision of workflow code becomes: the plan of one replay.
+
+A decision is a tuple of commands; they are planned in order and commit in one append. Planning
+only reads the snapshot, and all of it happens before there is any event: a decision that breaks a
+rule leaves nothing behind.
+
+Definitions are compared with the history whenever an id comes back, also when its outcome is long
+known. The exception is time: the deadline of a wait and the expiry of a hook may be recomputed at
+each replay, the first one recorded is the durable one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from flowpg.errors import (
+    InvalidArgument,
+    InvalidRunId,
+    InvalidTransition,
+    PayloadTooLarge,
+)
+from flowpg.model import events, jsontext
+from flowpg.model.commands import (
+    Cancel,
+    Complete,
+    CreateHook,
+    Fail,
+    LinkChildOperation,
+    RecordProgress,
+    RuntimeCommand,
+    ScheduleStep,
+    ScheduleSteps,
+    StepCommand,
+    Timeout,
+    WaitUntil,
+)
+from flowpg.model.events import NewEvent
+from flowpg.model.ids import check_id, check_token
+from flowpg.model.snapshot import (
+    HookStatus,
+    RunStatus,
+    StepSnapshot,
+    StepStatus,
+    WaitStatus,
+    WorkflowRunSnapshot,
+)
+from flowpg.replay import validation
+from flowpg.replay.plan import Plan, StepLaunch
+from flowpg.replay.projection_steps import check_representable
+
+_NO_TIME = timedelta(0)
+
+
+def commands_of(decision: object) -> tuple[RuntimeCommand, ...]:
+    """What workflow code returned, as a tuple of commands. TypeError if it is anything else."""
+    if type(decision) in _PLANNERS:
+        return (decision,)  # type: ignore[return-value]
+    if isinstance(decision, (tuple, list)):
+        for command in decision:
+            if type(command) not in _PLANNERS:
+                raise TypeError(
+                    f"a decision holds {type(command).__name__}, which is not a command"
+                )
+        return tuple(decision)
+    raise TypeError(
+        f"workflow code must return a command or a tuple of commands, not {type(decision).__name__}"
+    )
+
+
+def decide(
+    snapshot: WorkflowRunSnapshot, commands: tuple[RuntimeCommand, ...], now: datetime
+) -> Plan:
+    """The plan of ``commands`` at the store's time ``now``.
+
+    New work is declared and started; a running step is launched again under its attempt (a driver
+    leaves out those it runs already); a pending step whose deadline has passed gets its next
+    attempt; what is awaited stays as it is.
+
+    Raises NonDeterministic if an id comes back with another definition, InvalidTransition (or
+    InvalidArgument) if the rules forbid a command here or the decision could never make progress,
+    PayloadTooLarge and SerializationError for a value that cannot be stored. All name the run or
+    the id.
+    """
+    run_id = snapshot.run_id
+    if snapshot.status is RunStatus.PENDING or snapshot.terminal:
+        reason = f"the run is {snapshot.status.value}, so nothing can be decided"
+        raise InvalidTransition(reason, run_id=run_id)
+    planner = _Planner(snapshot, now)
+    try:
+        for command in commands:
+            planner.add(command)
+        planner.check_progress(commands)
+    except InvalidTransition as error:
+        if error.run_id is None:
+            raise type(error)(error.reason, run_id=run_id) from None
+        raise
+    except InvalidRunId:
+        raise InvalidTransition(
+            "a linked child operation names a malformed run id", run_id=run_id
+        ) from None
+    return planner.plan
+
+
+class _Planner:
+    """One decision being planned. ``live`` counts what is new or open, ``work`` what of it keeps
+    a run from ending; ``named`` holds the subjects that the decision named so far."""
+
+    __slots__ = ("live", "named", "now", "plan", "run", "work")
+
+    def __init__(self, run: WorkflowRunSnapshot, now: datetime) -> None:
+        self.run = run
+        self.now = now
+        self.plan = Plan()
+        self.live = 0
+        self.work = 0
+        self.named: set[tuple[str, str]] = set()
+
+    def add(self, command: RuntimeCommand) -> None:
+        if self.plan.ended:
+            raise InvalidTransition("a command that ends the run must be the last of its decision")
+        plan = _PLANNERS.get(type(command))
+        if plan is None:
+            raise InvalidTransition(f"{type(command).__name__} is not a command")
+        plan(self, command)
+
+    def check_progress(self, commands: tuple[RuntimeCommand, ...]) -> None:
+        if self.live:
+            return
+        named = ", ".join(_describe(command) for command in commands[:5]) or "an empty decision"
+        raise InvalidTransition(
+            f"no progress: {named} asks only for what has its outcome already; read the outcome "
+            "from the context and decide on something else"
+        )
+
+    def name(self, kind: str, subject: str) -> None:
+        key = (kind, subject)
+        if key in self.named:
+            raise InvalidTransition(f"the decision names {kind} {subject!r} twice")
+        self.named.add(key)
+
+    def emit(self, event: NewEvent) -> NewEvent:
+        # Encoding here costs nothing extra, the text is kept for the append.
+        size = len(event.payload())
+        if size * 4 > events.MAX_PAYLOAD_BYTES:
+            size = len(event.payload().encode())
+            if size > events.MAX_PAYLOAD_BYTES:
+                raise PayloadTooLarge(self.run.run_id, event.type, size, events.MAX_PAYLOAD_BYTES)
+        self.plan.events.append(event)
+        return event
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def schedule_step(self, command: ScheduleStep) -> None:
+        start = self.declare(command)
+        if start is not None:
+            self.start(*start)
+
+    def schedule_steps(self, command: ScheduleSteps) -> None:
+        if not command.steps:
+            raise InvalidTransition("a batch of steps must not be empty")
+        # All are declared before the first one starts, so a crash in between loses no sibling.
+        starts = [self.declare(step) for step in command.steps]
+        for start in starts:
+            if start is not None:
+                self.start(*start)
+
+    def declare(self, command: StepCommand) -> tuple[StepLaunch, bool] | None:
+        """The launch that ``command`` asks for now and whether it is a new attempt."""
+        step_id = command.step_id
+        self.name("step", step_id)
+        step = self.run.steps.get(step_id)
+        if step is not None:
+            validation.check_step(self.run.run_id, step, command)
+            return self.redeclare(step)
+        check_id(step_id, "step id")
+        check_id(command.step_name, "step name")
+        retry = command.retry
+        retry.check()
+        check_representable(retry, self.now)
+        data = {
+            "step_id": step_id,
+            "step_name": command.step_name,
+            "input": command.input,
+            "retry": retry.wire(),
+        }
+        event = self.emit(_detached(NewEvent(events.STEP_CREATED, data), "input"))
+        self.live += 1
+        self.work += 1
+        return StepLaunch(step_id, command.step_name, event.data["input"], 1), True
+
+    def redeclare(self, step: StepSnapshot) -> tuple[StepLaunch, bool] | None:
+        status = step.status
+        if status is StepStatus.CANCELLED:
+            raise InvalidTransition(
+                f"step {step.step_id!r} was cancelled and stays so; use a new id"
+            )
+        if not status.open:
+            self.plan.resolved = True
+            return None
+        self.live += 1
+        self.work += 1
+        if status is StepStatus.RUNNING:
+            return StepLaunch(step.step_id, step.step_name, step.input, step.attempt), False
+        if step.retry_after is not None and step.retry_after > self.now:
+            return None
+        return StepLaunch(step.step_id, step.step_name, step.input, step.attempt + 1), True
+
+    def start(self, launch: StepLaunch, new_attempt: bool) -> None:
+        if new_attempt:
+            self.plan.events.append(events.step_started(launch.step_id, launch.attempt))
+        self.plan.launches.append(launch)
+
+    # -- timers and hooks -----------------------------------------------------------------------
+
+    def wait_until(self, command: WaitUntil) -> None:
+        wait_id = command.wait_id
+        if (command.resume_at is None) == (command.delay is None):
+            raise InvalidTransition(f"wait {wait_id!r} needs either a time or a delay")
+        self.name("wait", wait_id)
+        wait = self.run.waits.get(wait_id)
+        if wait is None:
+            check_id(wait_id, "wait id")
+            delay = command.delay
+            if delay is not None:
+                # A delay below zero is one that is over, as with any sleep.
+                delay = max(delay, _NO_TIME)
+                _check_delay(self.now, delay, f"wait {wait_id!r}")
+            self.emit(events.wait_created(wait_id, resume_at=command.resume_at, delay=delay))
+        elif wait.status is WaitStatus.CANCELLED:
+            raise InvalidTransition(f"wait {wait_id!r} was cancelled and stays so; use a new id")
+        elif wait.status is WaitStatus.COMPLETED:
+            self.plan.resolved = True
+            return
+        self.live += 1
+        self.work += 1
+
+    def create_hook(self, command: CreateHook) -> None:
+        hook_id = command.hook_id
+        self.name("hook", hook_id)
+        hook = self.run.hooks.get(hook_id)
+        if hook is None:
+            check_id(hook_id, "hook id")
+            check_token(command.token)
+            expiry = command.expires_in
+            if expiry is not None:
+                expiry = max(expiry, _NO_TIME)
+                _check_delay(self.now, expiry, f"hook {hook_id!r}")
+            event = events.hook_created(hook_id, command.token, command.metadata, expires_in=expiry)
+            self.emit(_detached(event, "metadata"))
+        else:
+            validation.check_hook(self.run.run_id, hook, command)
+            if hook.status is HookStatus.CANCELLED:
+                raise InvalidTransition(
+                    f"hook {hook_id!r} was cancelled and stays so; use a new id"
+                )
+            if hook.status is not HookStatus.ACTIVE:
+                self.plan.resolved = True
+                return
+        self.live += 1
+        self.work += 1
+
+    # -- small facts ----------------------------------------------------------------------------
+
+    def record_progress(self, command: RecordProgress) -> None:
+        progress = command.progress
+        self.name("progress", progress.progress_id)
+        recorded = self.run.open.progress.get(progress.progress_id)
+        if recorded is not None:
+            validation.check_progress(self.run.run_id, recorded, progress)
+            self.plan.resolved = True
+            return
+        progress.check()
+        event = NewEvent(events.RUN_PROGRESS_RECORDED, {"progress": progress.wire()})
+        self.emit(_detached(event, "progress"))
+        self.live += 1
+
+    def link_child(self, command: LinkChildOperation) -> None:
+        child = command.child
+        self.name("child reference", child.reference_id)
+        linked = self.run.child_operations.get(child.reference_id)
+        if linked is not None:
+            validation.check_child(self.run.run_id, linked, child)
+            self.plan.resolved = True
+            return
+        child.check()
+        event = NewEvent(events.CHILD_OPERATION_LINKED, {"child": child.wire()})
+        self.emit(_detached(event, "child"))
+        self.live += 1
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    def complete(self, command: Complete) -> None:
+        if self.run.status is RunStatus.CANCELLING:
+            raise InvalidTransition(
+                "complete is not allowed once cancellation was requested; clean up, then return "
+                "cancel or fail"
+            )
+        if self.run.open.steps:
+            step_id = next(iter(self.run.open.steps))
+            raise InvalidTransition(
+                f"complete while step {step_id!r} is open; schedule it again and read its outcome"
+            )
+        self.end(_detached(events.run_completed(command.output), "output"))
+
+    def fail(self, command: Fail) -> None:
+        self.end(events.run_failed(command.error))
+
+    def cancel(self, command: Cancel) -> None:
+        request = self.run.cancellation
+        if request is None:
+            raise InvalidTransition("cancel without a cancellation request; return fail instead")
+        self.end(events.run_cancelled(request.reason))
+
+    def timeout(self, command: Timeout) -> None:
+        self.end(events.run_timed_out(command.deadline, command.reason))
+
+    def end(self, event: NewEvent) -> None:
+        if self.work:
+            raise InvalidTransition(
+                "a command that ends the run cannot stand beside open steps, waits or hooks in "
+                "one decision"
+            )
+        self.emit(event)
+        self.plan.ended = True
+        self.live += 1
+
+
+_PLANNERS: dict[type, Callable[[_Planner, Any], None]] = {
+    ScheduleStep: _Planner.schedule_step,
+    ScheduleSteps: _Planner.schedule_steps,
+    WaitUntil: _Planner.wait_until,
+    CreateHook: _Planner.create_hook,
+    RecordProgress: _Planner.record_progress,
+    LinkChildOperation: _Planner.link_child,
+    Complete: _Planner.complete,
+    Fail: _Planner.fail,
+    Cancel: _Planner.cancel,
+    Timeout: _Planner.timeout,
+}
+
+_PLAIN = (str, int, bool, type(None))
+
+
+def _detached(event: NewEvent, member: str) -> NewEvent:
+    # Workflow code may keep and change the object it handed over, and a tuple comes back from the
+    # store as a list. So the snapshot gets what the store will give back, from the first run on.
+    value = event.data[member]
+    if type(value) not in _PLAIN:
+        event.data[member] = jsontext.decode(jsontext.encode(value, f"the {member}"))
+    return event
+
+
+def _check_delay(now: datetime, delay: timedelta, what: str) -> None:
+    try:
+        now + delay
+    except OverflowError:
+        raise InvalidArgument(f"the deadline of {what} would be after the year 9999") from None
+
+
+def _describe(command: RuntimeCommand) -> str:
+    if isinstance(command, ScheduleSteps):
+        ids = ", ".join(repr(step.step_id) for step in command.steps[:5])
+        return f"{command.type} {ids}"
+    for name in ("step_id", "wait_id", "hook_id"):
+        if hasattr(command, name):
+            return f"{command.type} {getattr(command, name)!r}"
+    if isinstance(command, RecordProgress):
+        return f"{command.type} {command.progress.progress_id!r}"
+    if isinstance(command, LinkChildOperation):
+        return f"{command.type} {command.child.reference_id!r}"
+    return command.type
