@@ -29,6 +29,8 @@
     └── StoreError                  the database could not do it
         ├── StoreUnavailable        no connection, or it was lost
         ├── PermissionDenied        the role lacks a privilege
+        ├── MigrationFailed         a migration did not go through
+        │   └── MigrationBlocked    it did not get a lock in time; run it again
         └── SchemaError             the schema is not the one this release needs
             ├── SchemaMissing
             ├── SchemaBehind
@@ -269,6 +271,14 @@ class StoreUnavailable(StoreError):
 
 class PermissionDenied(StoreError):
     """The database role lacks a privilege."""
+
+
+class MigrationFailed(StoreError):
+    """A migration did not go through. Nothing of it stays, unless the message says otherwise."""
+
+
+class MigrationBlocked(MigrationFailed):
+    """A migration did not get a lock in time and gave way. Run it again."""
 
 
 class SchemaError(StoreError):
