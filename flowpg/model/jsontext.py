@@ -1,23 +1,24 @@
-"""JSON as flowpg stores it: one encoder, one decoder, one equality.
+"""JSON as flowpg stores it: one encoder, one decoder, one equality, one copy.
 
 Payloads are kept as text, so everything a JSON text can say survives: big integers, -0.0, key
 order, NUL and lone surrogates inside strings. What JSON cannot say (NaN, infinities, keys that
-are not strings, cycles, other types) is refused before it reaches the database.
+are not strings, cycles, other types) is refused before it reaches the database, and so is what
+no reader could walk through: more than ``MAX_DEPTH`` levels of nesting.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from json import encoder as _json
 from typing import Any
 
 from flowpg.errors import SerializationError
 
-_encode_raw = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=True
-).encode
-_encode_escaped = json.JSONEncoder(
-    ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=True
-).encode
+MAX_DEPTH = 200
+"""Deepest nesting of lists and objects in one JSON text."""
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def encode(value: Any, what: str = "value") -> str:
@@ -26,25 +27,30 @@ def encode(value: Any, what: str = "value") -> str:
     Raises SerializationError naming ``what`` (never the value) if JSON cannot carry it unchanged.
     """
     try:
+        _check(value, MAX_DEPTH)
         text = _encode_raw(value)
+        if not text.isascii() and not _is_text(text):
+            # A lone surrogate has no UTF-8 form; its escape has, and decodes to the same string.
+            text = _encode_escaped(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise SerializationError(f"{what} cannot be stored as JSON: {_reason(error)}") from None
-    if not _keys_are_text(value):
-        raise SerializationError(f"{what} cannot be stored as JSON: an object key is not a string")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # A lone surrogate has no UTF-8 form; its escape has, and decodes to the same string.
-        text = _encode_escaped(value)
     return text
 
 
 def decode(text: str | bytes, what: str = "value") -> Any:
     """The value of a JSON text. Raises SerializationError naming ``what``."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        if isinstance(text, bytes):
+            text = text.decode()
+        value = _decode(text)
+        # Deep nesting needs many brackets, and counting them is quick.
+        if text.count("[") + text.count("{") > MAX_DEPTH:
+            _check(value, MAX_DEPTH)
+    except _TooDeep as error:
+        raise SerializationError(f"{what} cannot be read: {error}") from None
     except (ValueError, RecursionError):
         raise SerializationError(f"{what} is not valid JSON") from None
+    return value
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -57,7 +63,9 @@ def equal(left: Any, right: Any) -> bool:
         return left.keys() == right.keys() and all(equal(v, right[k]) for k, v in left.items())
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(map(equal, left, right))
-    return type(left) is type(right) and bool(left == right)
+    if isinstance(left, str) and isinstance(right, str):
+        return left == right
+    return left is None and right is None
 
 
 def copied(value: Any) -> Any:
@@ -70,32 +78,88 @@ def copied(value: Any) -> Any:
     return value
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    text = str(error)
-    if text.startswith("Out of range float"):
-        # The message of the standard library goes on with the value itself.
-        return "NaN and infinities have no JSON form"
-    return text
+def stored(value: Any, what: str = "value") -> Any:
+    """``value`` as it will come back from the store, sharing no container with it: a tuple is a
+    list, a member of a string enumeration its string. SerializationError naming ``what``."""
+    if type(value) in _SCALARS:
+        return value
+    return decode(encode(value, what), what)
+
+
+class _TooDeep(ValueError):
+    def __init__(self) -> None:
+        super().__init__(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
+
+
+def _check(value: Any, levels: int) -> None:
+    # The encoder turns the keys 1, 1.5, True and None into strings without a word; they would come
+    # back as other keys than they went in.
+    if isinstance(value, dict):
+        if not levels:
+            raise _TooDeep
+        for key, member in value.items():
+            if type(key) is not str and not isinstance(key, str):
+                raise ValueError("an object key is not a string")
+            if type(member) not in _SCALARS:
+                _check(member, levels - 1)
+    elif isinstance(value, (list, tuple)):
+        if not levels:
+            raise _TooDeep
+        for member in value:
+            if type(member) not in _SCALARS:
+                _check(member, levels - 1)
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refuse_type(value: Any) -> Any:
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _keys_are_text(value: Any) -> bool:
-    # json.dumps turns 1, 1.5, True and None into string keys without a word; they would come
-    # back as other keys than they went in.
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            for key, member in item.items():
-                if not isinstance(key, str):
-                    return False
-                if isinstance(member, (dict, list, tuple)):
-                    stack.append(member)
-        elif isinstance(item, (list, tuple)):
-            stack.extend(member for member in item if isinstance(member, (dict, list, tuple)))
-    return True
+def _encoder(*, escape: bool) -> Callable[[Any], str]:
+    # JSONEncoder builds its C encoder anew at each call; one that is kept saves a third of the
+    # time of a small event. Interpreters without it take the public way.
+    make: Any = getattr(_json, "c_make_encoder", None)
+    if make is None:
+        return json.JSONEncoder(
+            ensure_ascii=escape, allow_nan=False, check_circular=False, separators=(",", ":")
+        ).encode
+    quote = _json.encode_basestring_ascii if escape else _json.encode_basestring
+    chunks = make(None, _refuse_type, quote, None, ":", ",", False, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+_encode_raw = _encoder(escape=False)
+_encode_escaped = _encoder(escape=True)
+_decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _decode(text: str) -> Any:
+    # What the scanner reads in one go needs no look at white space around it.
+    try:
+        value, end = _decoder.scan_once(text, 0)
+    except StopIteration:
+        end = -1
+    return value if end == len(text) else _decoder.decode(text)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return str(_TooDeep())
+    text = str(error)
+    if text.startswith("Out of range float"):
+        # The message of the standard library goes on with the value itself.
+        return "NaN and infinities have no JSON form"
+    if text.startswith("Exceeds the limit"):
+        return "an integer has too many digits"
+    return text

@@ -348,7 +348,7 @@ def _detached(event: NewEvent, member: str) -> NewEvent:
     # store as a list. So the snapshot gets what the store will give back, from the first run on.
     value = event.data[member]
     if type(value) not in _PLAIN:
-        event.data[member] = jsontext.decode(jsontext.encode(value, f"the {member}"))
+        event.data[member] = jsontext.stored(value, f"the {member}")
     return event
 
 
