@@ -1,18 +1,117 @@
-"""What every test may ask for: the session's server and databases on it.
+"""What every test may ask for: the server of the run, and databases on it.
 
 The server is chosen once, by ``tests.servers``, and named in the header of the run.
 """
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
+from tests.bouncer import PgBouncer
+from tests.servers import (
+    DEFAULT_DOCKER,
+    Choice,
+    PostgresServer,
+    choose,
+    engine_answers,
+    find_pgbouncer,
+)
+
+_CHOICE = pytest.StashKey[Choice]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the server, once."""
+    config.stash[_CHOICE] = choose()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which server was chosen."""
+    through = ", through PgBouncer in transaction mode" if _wants_pgbouncer() else ""
+    return f"PostgreSQL for the tests: {config.stash[_CHOICE].label}{through}"
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip storms, saying so, unless they were asked for."""
-    if os.environ.get("FLOWPG_STORM") or "storm" in (config.option.markexpr or ""):
-        return
-    reason = pytest.mark.skip(reason="a long randomised run: `make storm` runs it")
+    """Skip, saying so, what this machine or this run cannot do."""
+    asked_for_storms = os.environ.get("FLOWPG_STORM") or "storm" in (config.option.markexpr or "")
+    reasons = {
+        "storm": None if asked_for_storms else "a long randomised run: `make storm` runs it",
+        "pgbouncer": None if find_pgbouncer() else "no pgbouncer program on this machine",
+        "containers": None if _engine_is_there() else "no Docker engine answers",
+    }
     for item in items:
-        if item.get_closest_marker("storm"):
-            item.add_marker(reason)
+        for marker, reason in reasons.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def pg_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """The server of this run: ``admin_dsn``, ``version``, and databases to be made on it."""
+    server = request.config.stash[_CHOICE].start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def template_database(pg_server: PostgresServer) -> Iterator[str]:
+    """The name of a migrated database that nobody connects to, to be copied."""
+    from flowpg.postgres.migrate import upgrade
+
+    with pg_server.database() as name:
+        upgrade(pg_server.dsn_of(name))
+        yield name
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(
+    pg_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PgBouncer]:
+    """A PgBouncer in transaction mode in front of the server. Mark the test ``pgbouncer``."""
+    bouncer = PgBouncer(pg_server, tmp_path_factory.mktemp("bouncer"))
+    yield bouncer
+    bouncer.close()
+
+
+@pytest.fixture
+def through_pgbouncer() -> bool:
+    """Whether ``database_dsn`` goes through a PgBouncer, so that nothing may be prepared."""
+    return _wants_pgbouncer()
+
+
+@pytest.fixture
+def database(pg_server: PostgresServer, template_database: str) -> Iterator[str]:
+    """The name of a fresh, migrated database of this test's own."""
+    with pg_server.database(template_database) as name:
+        yield name
+
+
+@pytest.fixture
+def direct_dsn(pg_server: PostgresServer, database: str) -> str:
+    """URL of the test's migrated database, always past any pooler."""
+    return pg_server.dsn_of(database)
+
+
+@pytest.fixture
+def database_dsn(request: pytest.FixtureRequest, pg_server: PostgresServer, database: str) -> str:
+    """URL of the test's migrated database, through PgBouncer when the run asks for that."""
+    if _wants_pgbouncer():
+        bouncer: PgBouncer = request.getfixturevalue("pgbouncer")
+        return bouncer.dsn_of(pg_server.admin_dsn, database)
+    return pg_server.dsn_of(database)
+
+
+@pytest.fixture
+def empty_database_dsn(pg_server: PostgresServer) -> Iterator[str]:
+    """URL of a fresh database without any schema of ours, past any pooler."""
+    with pg_server.database() as name:
+        yield pg_server.dsn_of(name)
+
+
+def _wants_pgbouncer() -> bool:
+    return os.environ.get("FLOWPG_TEST_PGBOUNCER", "") not in ("", "0")
+
+
+def _engine_is_there() -> bool:
+    return engine_answers(os.environ.get("DOCKER_HOST") or DEFAULT_DOCKER)
