@@ -12,16 +12,14 @@ each replay, the first one recorded is the durable one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from flowpg.errors import (
-    InvalidArgument,
     InvalidRunId,
     InvalidTransition,
-    PayloadTooLarge,
 )
-from flowpg.model import events, jsontext
+from flowpg.model import events
 from flowpg.model.commands import (
     Cancel,
     Complete,
@@ -37,7 +35,6 @@ from flowpg.model.commands import (
     WaitUntil,
 )
 from flowpg.model.events import NewEvent
-from flowpg.model.ids import check_id, check_token
 from flowpg.model.snapshot import (
     HookStatus,
     RunStatus,
@@ -46,11 +43,8 @@ from flowpg.model.snapshot import (
     WaitStatus,
     WorkflowRunSnapshot,
 )
-from flowpg.replay import validation
+from flowpg.replay import definitions, validation
 from flowpg.replay.plan import Plan, StepLaunch
-from flowpg.replay.projection_steps import check_representable
-
-_NO_TIME = timedelta(0)
 
 
 def commands_of(decision: object) -> tuple[RuntimeCommand, ...]:
@@ -141,13 +135,7 @@ class _Planner:
         self.named.add(key)
 
     def emit(self, event: NewEvent) -> NewEvent:
-        # Encoding here costs nothing extra, the text is kept for the append.
-        size = len(event.payload())
-        if size * 4 > events.MAX_PAYLOAD_BYTES:
-            size = len(event.payload().encode())
-            if size > events.MAX_PAYLOAD_BYTES:
-                raise PayloadTooLarge(self.run.run_id, event.type, size, events.MAX_PAYLOAD_BYTES)
-        self.plan.events.append(event)
+        self.plan.events.append(definitions.check_size(self.run.run_id, event))
         return event
 
     # -- steps ----------------------------------------------------------------------------------
@@ -174,18 +162,7 @@ class _Planner:
         if step is not None:
             validation.check_step(self.run.run_id, step, command)
             return self.redeclare(step)
-        check_id(step_id, "step id")
-        check_id(command.step_name, "step name")
-        retry = command.retry
-        retry.check()
-        check_representable(retry, self.now)
-        data = {
-            "step_id": step_id,
-            "step_name": command.step_name,
-            "input": command.input,
-            "retry": retry.wire(),
-        }
-        event = self.emit(_detached(NewEvent(events.STEP_CREATED, data), "input"))
+        event = self.emit(definitions.new_step(command, self.now))
         self.live += 1
         self.work += 1
         return StepLaunch(step_id, command.step_name, event.data["input"], 1), True
@@ -221,13 +198,7 @@ class _Planner:
         self.name("wait", wait_id)
         wait = self.run.waits.get(wait_id)
         if wait is None:
-            check_id(wait_id, "wait id")
-            delay = command.delay
-            if delay is not None:
-                # A delay below zero is one that is over, as with any sleep.
-                delay = max(delay, _NO_TIME)
-                _check_delay(self.now, delay, f"wait {wait_id!r}")
-            self.emit(events.wait_created(wait_id, resume_at=command.resume_at, delay=delay))
+            self.emit(definitions.new_wait(command, self.now))
         elif wait.status is WaitStatus.CANCELLED:
             raise InvalidTransition(f"wait {wait_id!r} was cancelled and stays so; use a new id")
         elif wait.status is WaitStatus.COMPLETED:
@@ -241,14 +212,7 @@ class _Planner:
         self.name("hook", hook_id)
         hook = self.run.hooks.get(hook_id)
         if hook is None:
-            check_id(hook_id, "hook id")
-            check_token(command.token)
-            expiry = command.expires_in
-            if expiry is not None:
-                expiry = max(expiry, _NO_TIME)
-                _check_delay(self.now, expiry, f"hook {hook_id!r}")
-            event = events.hook_created(hook_id, command.token, command.metadata, expires_in=expiry)
-            self.emit(_detached(event, "metadata"))
+            self.emit(definitions.new_hook(command, self.now))
         else:
             validation.check_hook(self.run.run_id, hook, command)
             if hook.status is HookStatus.CANCELLED:
@@ -271,9 +235,7 @@ class _Planner:
             validation.check_progress(self.run.run_id, recorded, progress)
             self.plan.resolved = True
             return
-        progress.check()
-        event = NewEvent(events.RUN_PROGRESS_RECORDED, {"progress": progress.wire()})
-        self.emit(_detached(event, "progress"))
+        self.emit(definitions.new_progress(command))
         self.live += 1
 
     def link_child(self, command: LinkChildOperation) -> None:
@@ -284,9 +246,7 @@ class _Planner:
             validation.check_child(self.run.run_id, linked, child)
             self.plan.resolved = True
             return
-        child.check()
-        event = NewEvent(events.CHILD_OPERATION_LINKED, {"child": child.wire()})
-        self.emit(_detached(event, "child"))
+        self.emit(definitions.new_child(command))
         self.live += 1
 
     # -- ends -----------------------------------------------------------------------------------
@@ -302,7 +262,7 @@ class _Planner:
             raise InvalidTransition(
                 f"complete while step {step_id!r} is open; schedule it again and read its outcome"
             )
-        self.end(_detached(events.run_completed(command.output), "output"))
+        self.end(definitions.completed(command.output))
 
     def fail(self, command: Fail) -> None:
         self.end(events.run_failed(command.error))
@@ -339,24 +299,6 @@ _PLANNERS: dict[type, Callable[[_Planner, Any], None]] = {
     Cancel: _Planner.cancel,
     Timeout: _Planner.timeout,
 }
-
-_PLAIN = (str, int, bool, type(None))
-
-
-def _detached(event: NewEvent, member: str) -> NewEvent:
-    # Workflow code may keep and change the object it handed over, and a tuple comes back from the
-    # store as a list. So the snapshot gets what the store will give back, from the first run on.
-    value = event.data[member]
-    if type(value) not in _PLAIN:
-        event.data[member] = jsontext.stored(value, f"the {member}")
-    return event
-
-
-def _check_delay(now: datetime, delay: timedelta, what: str) -> None:
-    try:
-        now + delay
-    except OverflowError:
-        raise InvalidArgument(f"the deadline of {what} would be after the year 9999") from None
 
 
 def _describe(command: RuntimeCommand) -> str:

@@ -108,6 +108,8 @@ def retry_policy(data: Data) -> RetryPolicy:
     if policy is None:
         policy = _parse_policy(value)
         policy.check()
+        if policy == DEFAULT_RETRY:
+            policy = DEFAULT_RETRY
         if len(_policies) < _MAX_POLICIES:
             _policies[key] = policy
     return policy

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from flowpg.model import events
+from flowpg.model import events, jsontext
 from flowpg.model.events import NewEvent
 from flowpg.model.retry import MAX_DELAY_MS
 from flowpg.model.snapshot import StepSnapshot, StepStatus, WorkflowRunSnapshot
+from flowpg.replay.definitions import oversize
 from flowpg.replay.plan import Plan, StepLaunch
 from flowpg.replay.repair import settlement
 
@@ -21,9 +22,18 @@ _MAX_DELAY = timedelta(milliseconds=MAX_DELAY_MS)
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The handler returned ``output``, a value that went through JSON already."""
+    """The handler returned ``output``, a value that went through JSON already; ``text`` is its
+    JSON text if that is at hand."""
 
     output: Any = field(repr=False)
+    text: str | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, value: Any, what: str = "the output of the step") -> Success:
+        """What a handler returned, as it will come back from the store. SerializationError naming
+        ``what`` if JSON cannot carry it."""
+        text, output = jsontext.stored(value, what)
+        return cls(output, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,9 @@ def settle(snapshot: WorkflowRunSnapshot, step_id: str, attempt: int, outcome: O
         return plan
     if isinstance(outcome, Success):
         completed = events.step_completed(step_id, outcome.output)
-        size = _oversize(completed)
+        if outcome.text is not None:
+            completed.text = f'{{"step_id":{jsontext.encode(step_id)},"output":{outcome.text}}}'
+        size = oversize(completed)
         if not size:
             plan.events.append(completed)
             return plan
@@ -111,12 +123,3 @@ def _failed(
     else:
         plan.events.append(events.run_failed(error))
     plan.ended = True
-
-
-def _oversize(event: NewEvent) -> int:
-    """The size of the payload in bytes if it is over the limit, else 0."""
-    text = event.payload()
-    if len(text) * 4 <= events.MAX_PAYLOAD_BYTES:
-        return 0
-    size = len(text.encode())
-    return size if size > events.MAX_PAYLOAD_BYTES else 0
