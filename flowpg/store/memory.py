@@ -1,0 +1,374 @@
+"""The store in memory: the readable reference model, for tests and for a first try.
+
+It says what every verb means: each decides by folding its run's history, and nothing is awaited
+inside a verb, so on one event loop every transition is atomic. Nothing survives the process.
+
+Unlike PostgreSQL, which guards the stream (sequence, lease, end, tokens, links), it also refuses,
+as ``invalid``, events that folding refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from flowpg.errors import InvalidArgument, RunConflict
+from flowpg.model import arguments
+from flowpg.model.events import (
+    RUN_HOST_SHUTDOWN,
+    FlowEventEnvelope,
+    NewEvent,
+    run_cancelled,
+    run_timed_out,
+)
+from flowpg.model.ids import check_id, check_run_id, check_token
+from flowpg.model.inspection import (
+    ActiveHookSnapshot,
+    RunRow,
+    ScheduledWakeup,
+    WakeupKind,
+    WorkflowRunSummary,
+    WorkflowRunSuspension,
+)
+from flowpg.model.operations import ChildOperationReference, WorkflowProgress
+from flowpg.model.records import (
+    Append,
+    AppendOutcome,
+    AppendResult,
+    Heartbeat,
+    LoadedRun,
+    RunLease,
+    StartOutcome,
+    StartRequest,
+    StartResult,
+    VerbResult,
+)
+from flowpg.model.snapshot import RunStatus
+from flowpg.store import memory_append, memory_queue, memory_reads, memory_verbs
+from flowpg.store.imports import check_history
+from flowpg.store.memory_state import State
+from flowpg.store.protocol import Enlisted
+
+
+class InMemoryEventStore:
+    """A ``FlowEventStore`` whose time is ``clock`` (default: the machine's) plus what ``advance``
+    added. It has no transactions: ``connection=`` is refused with InvalidArgument."""
+
+    def __init__(self, *, clock: Callable[[], datetime] | None = None) -> None:
+        self._state = State(clock)
+
+    def advance(self, by: timedelta) -> None:
+        """Let time pass."""
+        self._state.advance(by)
+
+    async def append(self, append: Append) -> AppendResult:
+        """Store the events of one run."""
+        return (await self.append_many([append]))[0]
+
+    async def append_many(self, appends: Sequence[Append]) -> list[AppendResult]:
+        """Store the events of many runs, each on its own merits, in order."""
+        for append in appends:
+            arguments.check_append(append)
+        now, seen, results = self._state.now(), set[str](), []
+        for append in appends:
+            if append.run_id in seen:
+                detail = {"reason": "the run occurs twice in one batch"}
+                head = run.head if (run := self._state.runs.get(append.run_id)) else 0
+                result = AppendResult(
+                    append.run_id, AppendOutcome.INVALID, head, now, detail=detail
+                )
+            else:
+                result = memory_append.append(self._state, append, now)
+            seen.add(append.run_id)
+            results.append(result)
+        return results
+
+    async def start(self, request: StartRequest, *, connection: Enlisted = None) -> VerbResult:
+        """Create a run, or recognise it."""
+        _no_transactions(connection)
+        return memory_verbs.start(self._state, request)
+
+    async def start_many(
+        self, requests: Sequence[StartRequest], *, connection: Enlisted = None
+    ) -> list[StartResult]:
+        """Create many runs, each on its own merits."""
+        _no_transactions(connection)
+        for request in requests:
+            arguments.check_start(request)
+        return [self._start_one(request) for request in requests]
+
+    def _start_one(self, request: StartRequest) -> StartResult:
+        try:
+            result = memory_verbs.start(self._state, request)
+        except RunConflict as error:
+            return StartResult(error.run_id, StartOutcome.RUN_CONFLICT, error.reason)
+        outcome = StartOutcome.CREATED if result.applied else StartOutcome.EXISTS
+        return StartResult(result.run_id, outcome)
+
+    async def resume_wait(
+        self, run_id: str, wait_id: str, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Complete a due timer."""
+        _no_transactions(connection)
+        check_run_id(run_id)
+        return memory_verbs.resume_wait(self._state, run_id, check_id(wait_id, "wait id"))
+
+    async def resume_due_waits(
+        self, *, as_of: datetime | None = None, run_id: str | None = None, limit: int = 1000
+    ) -> list[ScheduledWakeup]:
+        """Complete every due timer."""
+        return self._sweep(WakeupKind.WAIT, as_of, limit, run_id)
+
+    async def dispose_expired_hooks(
+        self, *, as_of: datetime | None = None, run_id: str | None = None, limit: int = 1000
+    ) -> list[ScheduledWakeup]:
+        """Dispose every expired hook."""
+        return self._sweep(WakeupKind.HOOK_EXPIRY, as_of, limit, run_id)
+
+    def _sweep(
+        self, kind: WakeupKind, as_of: datetime | None, limit: int, run_id: str | None
+    ) -> list[ScheduledWakeup]:
+        arguments.check_limit(limit)
+        arguments.check_time(as_of, "as_of")
+        if run_id is not None:
+            check_run_id(run_id)
+        return memory_verbs.sweep(self._state, kind, as_of, limit, run_id)
+
+    async def resume_hook(
+        self, run_id: str, hook_id: str, payload: Any, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Answer a hook."""
+        _no_transactions(connection)
+        check_run_id(run_id)
+        check_id(hook_id, "hook id")
+        text = arguments.check_hook_payload(run_id, payload)
+        return memory_verbs.resume_hook(self._state, run_id, hook_id, text)
+
+    async def resume_hook_by_token(
+        self, token: str, payload: Any, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Answer the active hook with this token."""
+        _no_transactions(connection)
+        check_token(token)
+        text = arguments.check_hook_payload("", payload)
+        run_id, hook_id = memory_verbs.owner_of(self._state, token)
+        return memory_verbs.resume_hook(self._state, run_id, hook_id, text)
+
+    async def dispose_hook(
+        self, run_id: str, hook_id: str, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Withdraw a hook."""
+        _no_transactions(connection)
+        check_run_id(run_id)
+        return memory_verbs.dispose_hook(self._state, run_id, check_id(hook_id, "hook id"))
+
+    async def dispose_hook_by_token(self, token: str, *, connection: Enlisted = None) -> VerbResult:
+        """Withdraw the active hook with this token."""
+        _no_transactions(connection)
+        run_id, hook_id = memory_verbs.owner_of(self._state, check_token(token))
+        return memory_verbs.dispose_hook(self._state, run_id, hook_id)
+
+    async def request_cancellation(
+        self, run_id: str, reason: str | None = None, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Ask a run to clean up and end."""
+        _no_transactions(connection)
+        check_run_id(run_id)
+        arguments.check_text(reason, "reason")
+        return memory_verbs.request_cancellation(self._state, run_id, reason)
+
+    async def force_cancel(
+        self, run_id: str, reason: str | None = None, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """End a run at once."""
+        return self._end(run_id, reason, run_cancelled(reason), connection)
+
+    async def terminate_for_timeout(
+        self,
+        run_id: str,
+        deadline: datetime,
+        reason: str | None = None,
+        *,
+        connection: Enlisted = None,
+    ) -> VerbResult:
+        """End a run at once because its deadline passed."""
+        arguments.check_time(deadline, "the deadline")
+        return self._end(run_id, reason, run_timed_out(deadline, reason), connection)
+
+    async def terminate_for_host_shutdown(
+        self, run_id: str, reason: str | None = None, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """End a run at once because its host will never resume it."""
+        event = NewEvent(RUN_HOST_SHUTDOWN, {"reason": reason})
+        return self._end(run_id, reason, event, connection)
+
+    def _end(
+        self, run_id: str, reason: str | None, event: NewEvent, connection: Enlisted
+    ) -> VerbResult:
+        _no_transactions(connection)
+        check_run_id(run_id)
+        arguments.check_text(reason, "reason")
+        return memory_verbs.end(self._state, run_id, event)
+
+    async def record_progress(
+        self, run_id: str, progress: WorkflowProgress, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Record a progress report."""
+        _no_transactions(connection)
+        check_run_id(run_id)
+        progress.check()
+        return memory_verbs.record_progress(self._state, run_id, progress)
+
+    async def link_child_operation(
+        self, run_id: str, child: ChildOperationReference, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Record a link."""
+        _no_transactions(connection)
+        check_run_id(run_id)
+        child.check()
+        return memory_verbs.link_child_operation(self._state, run_id, child)
+
+    async def wake_run(self, run_id: str, *, connection: Enlisted = None) -> None:
+        """Enqueue the run to be driven."""
+        _no_transactions(connection)
+        memory_verbs.wake(self._state, check_run_id(run_id))
+
+    async def acquire_run(self, run_id: str, owner: str, lease: timedelta) -> RunLease | None:
+        """The lease of this run."""
+        check_run_id(run_id)
+        check_id(owner, "lease owner")
+        return memory_queue.acquire(self._state, run_id, owner, arguments.check_lease(lease))
+
+    async def claim_runs(
+        self, queue: str, limit: int, owner: str, lease: timedelta
+    ) -> list[RunLease]:
+        """Leases of runs that have work to do."""
+        arguments.check_queue(queue)
+        arguments.check_limit(limit)
+        check_id(owner, "lease owner")
+        arguments.check_lease(lease)
+        return memory_queue.claim(self._state, queue, limit, owner, lease)
+
+    async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:
+        """Extend leases."""
+        return memory_queue.heartbeat(self._state, leases, arguments.check_lease(lease))
+
+    async def release_run(self, lease: RunLease) -> bool:
+        """Give a lease back."""
+        return memory_queue.release(self._state, lease.run_id, lease.epoch, lease.wakes)
+
+    async def give_back(
+        self,
+        lease: RunLease,
+        *,
+        delay: timedelta = timedelta(0),
+        blocked_reason: str | None = None,
+    ) -> bool:
+        """Give up a lease with work left."""
+        reason = arguments.check_text(blocked_reason, "blocked reason")
+        return memory_queue.give_back(self._state, lease, max(delay, timedelta(0)), reason)
+
+    async def enqueue_due(
+        self, *, as_of: datetime | None = None, limit: int = 1000
+    ) -> list[ScheduledWakeup]:
+        """Turn due wake-ups into drive tasks."""
+        arguments.check_limit(limit)
+        arguments.check_time(as_of, "as_of")
+        return memory_queue.enqueue_due(self._state, as_of, limit)
+
+    async def load_runs(self, run_ids: Sequence[str]) -> dict[str, LoadedRun]:
+        """The whole histories of these runs."""
+        arguments.check_run_ids(run_ids)
+        return memory_reads.load(self._state, run_ids)
+
+    async def history_page(
+        self, run_id: str, after: int = 0, limit: int = 1000
+    ) -> list[FlowEventEnvelope]:
+        """Events after sequence ``after``."""
+        arguments.check_limit(limit)
+        history = self._state.run(check_run_id(run_id)).history
+        start = max(after, 0)
+        return memory_reads.copies(history[start : start + limit])
+
+    async def list_run_ids(self, after: str = "", limit: int = 1000) -> list[str]:
+        """Run ids above ``after``."""
+        arguments.check_limit(limit)
+        if after:
+            check_run_id(after)
+        return sorted(run_id for run_id in self._state.runs if run_id > after)[:limit]
+
+    async def list_runs(
+        self,
+        *,
+        status: RunStatus | None = None,
+        workflow_name: str | None = None,
+        queue: str | None = None,
+        blocked: bool | None = None,
+        after: RunRow | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Runs, newest first."""
+        arguments.check_limit(limit)
+        return memory_reads.list_runs(
+            self._state, status, workflow_name, queue, blocked, after, limit
+        )
+
+    async def run_info(self, run_id: str) -> RunRow:
+        """One run's row."""
+        return memory_reads.row(self._state.run(check_run_id(run_id)))
+
+    async def run_summary(self) -> WorkflowRunSummary:
+        """Counts over all runs."""
+        return memory_reads.summary(self._state)
+
+    async def list_open_suspensions(
+        self, *, run_id: str | None = None, as_of: datetime | None = None
+    ) -> list[WorkflowRunSuspension]:
+        """What non-terminal runs wait for."""
+        if run_id is not None:
+            check_run_id(run_id)
+        arguments.check_time(as_of, "as_of")
+        return memory_reads.suspensions(self._state, run_id, as_of)
+
+    async def list_active_hooks(self, *, run_id: str | None = None) -> list[ActiveHookSnapshot]:
+        """Hooks that can be answered."""
+        if run_id is not None:
+            check_run_id(run_id)
+        return memory_reads.active_hooks(self._state, run_id)
+
+    async def list_due_wakeups(
+        self,
+        *,
+        as_of: datetime | None = None,
+        kind: WakeupKind | None = None,
+        limit: int = 1000,
+    ) -> list[ScheduledWakeup]:
+        """Deadlines that have passed."""
+        arguments.check_limit(limit)
+        arguments.check_time(as_of, "as_of")
+        return memory_reads.due_wakeups(self._state, as_of, kind, limit)
+
+    async def next_wakeup(self) -> ScheduledWakeup | None:
+        """The earliest deadline."""
+        return memory_reads.next_wakeup(self._state)
+
+    async def import_history(
+        self, history: Sequence[FlowEventEnvelope], *, queue: str = "default"
+    ) -> None:
+        """Store a complete history under its own ids and times."""
+        run_id = check_history(history)
+        arguments.check_queue(queue)
+        memory_verbs.import_history(self._state, run_id, memory_reads.copies(history), queue)
+
+    async def now(self) -> datetime:
+        """The store's clock."""
+        return self._state.now()
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+
+def _no_transactions(connection: Enlisted) -> None:
+    if connection is not None:
+        raise InvalidArgument("the store in memory has no transactions: leave connection= out")

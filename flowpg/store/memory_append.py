@@ -1,0 +1,79 @@
+"""Appends to the store in memory: who may append what, and what becomes of a refused one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from flowpg.errors import HookTokenConflict, InvalidTransition
+from flowpg.model.events import CHILD_OPERATION_LINKED, HOOK_CREATED, RUN_CREATED
+from flowpg.model.records import Append, AppendOutcome, AppendResult
+from flowpg.store.memory_queue import release
+from flowpg.store.memory_state import Run, State, stored
+
+
+def append(state: State, request: Append, now: datetime) -> AppendResult:
+    """Store the events of ``request``, or say why not; a refusal changes nothing.
+
+    The order of the checks is part of the contract: the lease, then the end of the run, then the
+    expected sequence, then the events themselves.
+    """
+    run = state.runs.get(request.run_id)
+    head = run.head if run is not None else 0
+    refusal = _refusal(state, request, run, head)
+    if refusal is None and request.events:
+        try:
+            events = [stored(event) for event in request.events]
+            run = state.fold_in(request.run_id, events, now, request.queue)
+        except HookTokenConflict as error:
+            refusal = AppendOutcome.HOOK_TOKEN_CONFLICT, _conflict(request, error)
+        except InvalidTransition as error:
+            refusal = AppendOutcome.INVALID, {"reason": error.reason}
+    if refusal is not None:
+        outcome, detail = refusal
+        return AppendResult(request.run_id, outcome, head, now, detail=detail)
+    assert run is not None
+    task = state.tasks.get(request.run_id)
+    released = False
+    if request.release is not None and request.epoch is not None:
+        released = release(state, request.run_id, request.epoch, request.release)
+    wakes = task.wakes if task is not None else 0
+    return AppendResult(
+        request.run_id, AppendOutcome.APPENDED, run.head, now, released=released, wakes=wakes
+    )
+
+
+Refusal = tuple[AppendOutcome, dict[str, Any]]
+
+
+def _refusal(state: State, request: Append, run: Run | None, head: int) -> Refusal | None:
+    creates = bool(request.events) and request.events[0].type == RUN_CREATED
+    if run is None and not creates:
+        return AppendOutcome.RUN_NOT_FOUND, {"run_id": request.run_id}
+    if request.epoch is not None:
+        current = run.lease_epoch if run is not None else 0
+        if request.epoch != current:
+            return AppendOutcome.LEASE_LOST, {"epoch": request.epoch, "current": current}
+    if request.expected is not None and request.expected != head:
+        return AppendOutcome.EVENT_CONFLICT, {"expected": request.expected, "actual": head}
+    if run is not None and run.terminal and request.events:
+        return AppendOutcome.RUN_TERMINAL, {"status": run.status.value}
+    if run is not None and creates:
+        return AppendOutcome.RUN_CONFLICT, {"reason": "the run exists already"}
+    for event in request.events:
+        if event.type == CHILD_OPERATION_LINKED:
+            target = event.data["child"].get("flow_run_id")
+            if target is not None and target not in state.runs and target != request.run_id:
+                return AppendOutcome.LINK_NOT_FOUND, {"flow_run_id": target}
+    return None
+
+
+def _conflict(request: Append, error: HookTokenConflict) -> dict[str, Any]:
+    wanted = next(
+        event.data["hook_id"]
+        for event in request.events
+        if event.type == HOOK_CREATED
+        and event.data["token"] == error.token
+        and (request.run_id, event.data["hook_id"]) != (error.run_id, error.hook_id)
+    )
+    return {"run_id": error.run_id, "hook_id": error.hook_id, "requested_hook_id": wanted}
