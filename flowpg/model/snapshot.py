@@ -145,7 +145,7 @@ class FailedOutcome(_Outcome):
     """The workflow failed."""
 
     type: Literal["failed"] = "failed"
-    error: str
+    error: str = Field(repr=False)
 
 
 class CancelledOutcome(_Outcome):
@@ -169,7 +169,7 @@ class RetryExhaustedOutcome(_Outcome):
     type: Literal["retry_exhausted"] = "retry_exhausted"
     step_id: str
     attempt: int
-    error: str
+    error: str = Field(repr=False)
 
 
 class HostShutdownOutcome(_Outcome):

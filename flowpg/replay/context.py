@@ -2,7 +2,9 @@
 
 Outcomes that are containers are copied at each call, so workflow code may change what it gets.
 An outcome can be any JSON value, None included: ask ``step_completed``, ``hook_received`` and
-their like whether it is there, or give a default that no outcome equals, such as ``MISSING``.
+their like whether it is there, or give a default that no outcome equals, such as ``MISSING``. The
+typed readers insist: without a default they raise InvalidTransition for an outcome that is not
+there, which blocks the run until the workflow code is mended.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar, overload
 
+from flowpg.errors import InvalidTransition
 from flowpg.model.commands import (
     Cancel,
     Complete,
@@ -122,14 +125,16 @@ class WorkflowContext:
         return default if step is None else copied(step.output)
 
     @overload
-    def step_output_as(self, step_id: str, kind: type[T]) -> T | None: ...
+    def step_output_as(self, step_id: str, kind: type[T]) -> T: ...
     @overload
     def step_output_as(self, step_id: str, kind: type[T], default: D) -> T | D: ...
-    def step_output_as(self, step_id: str, kind: type[T], default: Any = None) -> Any:
+    def step_output_as(self, step_id: str, kind: type[T], default: Any = MISSING) -> Any:
         """What the step returned, validated as ``kind``, or ``default`` if it has not (yet).
-        SerializationError if it does not fit."""
+        SerializationError if it does not fit; InvalidTransition if there is neither."""
         step = self._completed(step_id)
         if step is None:
+            if default is MISSING:
+                raise self._absent(f"step {step_id!r} has no output", "step_completed")
             return default
         return decode_as(copied(step.output), kind, f"the output of step {step_id!r}")
 
@@ -153,14 +158,16 @@ class WorkflowContext:
         return default if hook is None else copied(hook.payload)
 
     @overload
-    def hook_payload_as(self, hook_id: str, kind: type[T]) -> T | None: ...
+    def hook_payload_as(self, hook_id: str, kind: type[T]) -> T: ...
     @overload
     def hook_payload_as(self, hook_id: str, kind: type[T], default: D) -> T | D: ...
-    def hook_payload_as(self, hook_id: str, kind: type[T], default: Any = None) -> Any:
+    def hook_payload_as(self, hook_id: str, kind: type[T], default: Any = MISSING) -> Any:
         """What the hook was answered with, validated as ``kind``, or ``default`` if it was not
-        (yet). SerializationError if it does not fit."""
+        (yet). SerializationError if it does not fit; InvalidTransition if there is neither."""
         hook = self._received(hook_id)
         if hook is None:
+            if default is MISSING:
+                raise self._absent(f"hook {hook_id!r} has no payload", "hook_received")
             return default
         return decode_as(copied(hook.payload), kind, f"the payload of hook {hook_id!r}")
 
@@ -237,6 +244,11 @@ class WorkflowContext:
     def timeout(self, deadline: datetime, reason: str | None = None) -> Timeout:
         """End the run because ``deadline`` has passed."""
         return Timeout(deadline=deadline, reason=reason)
+
+    def _absent(self, what: str, question: str) -> InvalidTransition:
+        return InvalidTransition(
+            f"{what} yet; ask {question} first or give a default", run_id=self.run_id
+        )
 
     def _completed(self, step_id: str) -> StepSnapshot | None:
         step = self._run.steps.get(step_id)
