@@ -122,6 +122,15 @@ class ServerDirectory:
         except (OSError, ValueError, IndexError):
             return 0, ""
 
+    def port(self) -> int | None:
+        """The port in the name of the socket of a server that is ready, whoever owns it."""
+        if self.state()[1] != "ready":
+            return None
+        try:
+            return int((self.data / "postmaster.pid").read_text().splitlines()[3])
+        except (OSError, ValueError, IndexError):
+            return None
+
     def log_tail(self, lines: int = 6) -> str:
         """The last lines the server wrote since it was started, on one line."""
         try:

@@ -49,6 +49,7 @@ __all__ = [
     "EmbeddedServerError",
     "WrongMajorVersion",
     "default_directory",
+    "running_dsn",
 ]
 
 _POLL = 0.005
@@ -61,6 +62,14 @@ def default_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Where the durable server keeps its data: ``FLOWPG_DATA`` or ``.flowpg/postgres``."""
     env = os.environ if environ is None else environ
     return Path(env.get("FLOWPG_DATA") or Path(".flowpg", "postgres"))
+
+
+def running_dsn(directory: Path) -> str | None:
+    """URL of the server that some process runs in ``directory``, or None while none is ready."""
+    path = directory.absolute().resolve()
+    place = ServerDirectory(path, choose_identity(path))
+    port = place.port()
+    return _socket_dsn(place, port, "postgres") if port else None
 
 
 class EmbeddedPostgres:
@@ -126,6 +135,11 @@ class EmbeddedPostgres:
         return int(numbers[0]) * 10000 + minor
 
     @property
+    def release(self) -> str:
+        """The server's version as people say it, for example ``18.1``."""
+        return self._binaries().version
+
+    @property
     def pid(self) -> int:
         """The process id of the postmaster. Raises `EmbeddedServerError` before `start`."""
         self._running_place()
@@ -134,8 +148,7 @@ class EmbeddedPostgres:
 
     def dsn_of(self, database: str) -> str:
         """A URL of ``database`` on this server, through the unix socket, as its superuser."""
-        host = quote(str(self._running_place().socket), safe="")
-        return f"postgresql://postgres@/{quote(database, safe='')}?host={host}&port={self._port}"
+        return _socket_dsn(self._running_place(), self._port, database)
 
     def start(self) -> Self:
         """Start the server, making its directory first where needed; returns when it is ready.
@@ -318,6 +331,11 @@ class EmbeddedPostgres:
     def _remove_throwaway(self, path: Path) -> None:
         if self.throwaway:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _socket_dsn(place: ServerDirectory, port: int, database: str) -> str:
+    host = quote(str(place.socket), safe="")
+    return f"postgresql://postgres@/{quote(database, safe='')}?host={host}&port={port}"
 
 
 def _private(path: str, flags: int) -> int:

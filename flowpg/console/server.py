@@ -1,0 +1,55 @@
+"""``flowpg server``: keep an embedded PostgreSQL running in the foreground."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from flowpg.postgres.embedded import EmbeddedPostgres, EmbeddedServerError, default_directory
+
+_LOOK_AGAIN = 0.25
+"""Seconds between two looks at whether the server is still there."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command(name="server")(serve)
+
+
+def serve(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Its directory. [default: FLOWPG_DATA or .flowpg/postgres]"),
+    ] = None,
+    tcp: Annotated[
+        int | None,
+        typer.Option(help="Listen on this port of 127.0.0.1 too, with a password; 0 is any port."),
+    ] = None,
+) -> None:
+    """Run the embedded PostgreSQL in the foreground, and print its DSN.
+
+    Other commands find it by themselves when they are started in the same directory. It stops with
+    Ctrl-C, SIGTERM, or the end of this process however it comes.
+    """
+    ended = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    with EmbeddedPostgres(data or default_directory(), tcp_port=tcp) as server:
+        typer.echo(
+            f"flowpg: PostgreSQL {server.release} in {server.directory}; Ctrl-C stops it", err=True
+        )
+        typer.echo(server.dsn if tcp is None else server.tcp_dsn)
+        while not ended.is_set():
+            if server.wait(_LOOK_AGAIN):
+                raise EmbeddedServerError(
+                    f"the server in {server.directory} ended by itself; its server.log says why"
+                )
