@@ -1,0 +1,1 @@
+"""The engine: drives runs against a store, and is the asynchronous way to talk to them."""

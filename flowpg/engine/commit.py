@@ -1,0 +1,125 @@
+"""Getting events into the store although the connection may break.
+
+An append whose answer was lost may have been stored or not. The stream itself tells: it is read
+again and compared, so nothing is ever written twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
+from typing import TypeVar
+
+from flowpg.engine.tip import RunTip
+from flowpg.errors import RunNotFound, StoreUnavailable
+from flowpg.model import jsontext
+from flowpg.model.events import DEADLINE_FIELDS, FlowEventEnvelope, NewEvent
+from flowpg.model.records import Append, AppendOutcome, AppendResult, LoadedRun, RunLease
+from flowpg.store.protocol import FlowEventStore
+
+logger = logging.getLogger("flowpg.engine.commit")
+
+T = TypeVar("T")
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+
+
+class PatientStore:
+    """The calls of a drive, each repeated while the database is unavailable.
+
+    Patience ends ``seconds`` after a call first failed: by then the lease may belong to another
+    process, and StoreUnavailable is raised.
+    """
+
+    def __init__(self, store: FlowEventStore, seconds: float) -> None:
+        self._store = store
+        self._seconds = seconds
+
+    async def load(self, run_id: str) -> LoadedRun:
+        """The run's history. RunNotFound."""
+        found = await self._insist(lambda: self._store.load_runs([run_id]))
+        if run_id not in found:
+            raise RunNotFound(run_id)
+        return found[run_id]
+
+    async def append(self, tip: RunTip, lease: RunLease, release: bool) -> AppendResult:
+        """Store the tip's pending events, and give the lease back with them if ``release``."""
+        append = Append(
+            tip.run_id,
+            tuple(tip.pending),
+            expected=tip.stored,
+            epoch=lease.epoch,
+            release=lease.wakes if release else None,
+        )
+        since = monotonic()
+        try:
+            return await self._store.append(append)
+        except StoreUnavailable as error:
+            await self._pause(error, since, 0)
+        attempt = 0
+        while True:
+            attempt += 1
+            found = await self.load(tip.run_id)
+            if already_stored(append.events, tip.stored, found):
+                return _stored_before(append, found)
+            try:
+                return await self._store.append(append)
+            except StoreUnavailable as error:
+                await self._pause(error, since, attempt)
+
+    async def release(self, lease: RunLease) -> bool:
+        """Give back the lease of a run with nothing left to do."""
+        return await self._insist(lambda: self._store.release_run(lease))
+
+    async def read_clock(self, tip: RunTip) -> None:
+        """Tell the tip what time it is in the store."""
+        tip.saw(await self._insist(self._store.now))
+
+    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        since = monotonic()
+        attempt = 0
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable as error:
+                await self._pause(error, since, attempt)
+                attempt += 1
+
+    async def _pause(self, error: StoreUnavailable, since: float, attempt: int) -> None:
+        if monotonic() - since >= self._seconds:
+            raise error
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))
+        logger.warning("the database is unavailable (%s); trying again", error)
+        await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+
+
+def already_stored(events: Sequence[NewEvent], head: int, found: LoadedRun) -> bool:
+    """Whether ``events`` stand in the stream right after ``head``."""
+    stored = found.history[head : head + len(events)]
+    return 0 < len(stored) == len(events) and all(map(_same, events, stored))
+
+
+def _same(event: NewEvent, stored: FlowEventEnvelope) -> bool:
+    if event.type != stored.type:
+        return False
+    data = stored.data
+    if event.due_in is not None:
+        data = {k: v for k, v in data.items() if k != DEADLINE_FIELDS[event.type]}
+    return jsontext.equal(event.data, data)
+
+
+def _stored_before(append: Append, found: LoadedRun) -> AppendResult:
+    last = found.history[(append.expected or 0) + len(append.events) - 1]
+    # Whether the release was granted is unknown. Saying no is safe: it is asked for again.
+    return AppendResult(
+        append.run_id,
+        AppendOutcome.APPENDED,
+        last.sequence,
+        last.recorded_at,
+        released=False,
+        wakes=found.wakes,
+    )

@@ -1,0 +1,203 @@
+"""The part of an engine that drives: leases, locks, and the drives at work in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from flowpg.engine.drive import DriveParts, RunDrive
+from flowpg.engine.lease import LeaseKeeper
+from flowpg.engine.observer import ObserverGate
+from flowpg.engine.options import EngineOptions
+from flowpg.errors import InvalidArgument, RunNotFound
+from flowpg.model.ids import check_run_id
+from flowpg.model.records import LoadedRun, RunLease, VerbResult
+from flowpg.model.snapshot import WorkflowRunSnapshot
+from flowpg.replay.projection import project
+from flowpg.replay.runtime import FlowRuntime
+from flowpg.store.protocol import FlowEventStore
+
+logger = logging.getLogger("flowpg.engine")
+
+
+class _RunLock:
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+class EngineCore:
+    """A store, a runtime, and the drives between them. Used through ``FlowEngine``."""
+
+    def __init__(
+        self,
+        store: FlowEventStore,
+        runtime: FlowRuntime | None = None,
+        options: EngineOptions | None = None,
+    ) -> None:
+        self.store = store
+        self.runtime = runtime
+        self.options = options or EngineOptions()
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        """The name under which this engine holds leases."""
+        self._drive_numbers = itertools.count(1)
+        self._drives: dict[str, RunDrive] = {}
+        self._locks: dict[str, _RunLock] = {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._keeper = LeaseKeeper(store, self.options.lease, self.options.beat)
+        self._gate = ObserverGate(self.options.observer, self.options.observer_timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop extending leases, let go of threads, and close the store."""
+        await self._keeper.close()
+        await self._gate.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+        await self.store.close()
+
+    # -- driving --------------------------------------------------------------------------------
+
+    async def drive(self, run_id: str, *, as_of: datetime | None = None) -> WorkflowRunSnapshot:
+        """Drive a run until it has ended or waits for something from outside.
+
+        Harmless to repeat. If another process drives the run now, its current snapshot comes back:
+        that process was told. Deadlines up to ``as_of`` count as passed if they stand in the
+        history already (default: the store's now).
+
+        Raises RunNotFound; the fault that keeps this engine from driving the run (EngineFault,
+        NonDeterministic, InvalidTransition, HookTokenConflict, ReplayLimitExceeded: the run is
+        then blocked and says why); LeaseLost; StoreError.
+        """
+        self._needs_runtime()
+        check_run_id(run_id)
+        self.poke(run_id)
+        async with self._alone(run_id):
+            # A name of its own for each drive: a lease is never shared with another drive of
+            # this engine that claimed the run meanwhile.
+            owner = f"{self.owner}/{next(self._drive_numbers)}"
+            lease = await self.store.acquire_run(run_id, owner, self.options.lease)
+            if lease is None:
+                return await self.snapshot(run_id)
+            return await self._drive_leased(lease, None, as_of)
+
+    async def drive_claimed(
+        self, lease: RunLease, loaded: LoadedRun | None = None
+    ) -> WorkflowRunSnapshot:
+        """Drive a run whose lease was claimed already, as a worker does; raises as ``drive``.
+
+        ``loaded`` is its history if that was read after the claim. The lease is given back in any
+        case.
+        """
+        self._needs_runtime()
+        async with self._alone(lease.run_id):
+            return await self._drive_leased(lease, loaded, None)
+
+    def poke(self, run_id: str) -> None:
+        """Let a drive of this run in this engine look for news at once."""
+        drive = self._drives.get(run_id)
+        if drive is not None:
+            drive.poke()
+
+    def drain(self) -> None:
+        """Let every drive finish the steps at work, decide nothing new, and give its run back."""
+        for drive in self._drives.values():
+            drive.drain()
+
+    async def snapshot(self, run_id: str) -> WorkflowRunSnapshot:
+        """The state of a run as its history says. RunNotFound."""
+        check_run_id(run_id)
+        loaded = await self.store.load_runs([run_id])
+        if run_id not in loaded:
+            raise RunNotFound(run_id)
+        return project(run_id, loaded[run_id].history)
+
+    def supports_runtime_build(self, build: str | None) -> bool:
+        """Whether runs pinned to ``build`` (None: not pinned) are driven by this engine."""
+        return self.options.supports(build)
+
+    async def _drive_leased(
+        self, lease: RunLease, loaded: LoadedRun | None, as_of: datetime | None
+    ) -> WorkflowRunSnapshot:
+        parts = DriveParts(
+            store=self.store,
+            runtime=self._needs_runtime(),
+            options=self.options,
+            keeper=self._keeper,
+            gate=self._gate,
+            executor=self._executor,
+        )
+        drive = RunDrive(parts, lease)
+        self._drives[lease.run_id] = drive
+        try:
+            return await drive.run(loaded, as_of)
+        finally:
+            del self._drives[lease.run_id]
+
+    def _needs_runtime(self) -> FlowRuntime:
+        if self.runtime is None:
+            raise InvalidArgument(
+                "this engine has no runtime and drives nothing; build it with one, or leave the "
+                "driving to a worker"
+            )
+        return self.runtime
+
+    def _executor(self) -> Executor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(
+                self.options.step_threads, thread_name_prefix="flowpg-step"
+            )
+        return self._threads
+
+    @asynccontextmanager
+    async def _alone(self, run_id: str) -> AsyncIterator[None]:
+        entry = self._locks.get(run_id)
+        if entry is None:
+            entry = self._locks[run_id] = _RunLock()
+        entry.users += 1
+        try:
+            async with entry.lock:
+                yield
+        finally:
+            entry.users -= 1
+            if not entry.users:
+                del self._locks[run_id]
+
+    # -- after a verb ---------------------------------------------------------------------------
+
+    async def _follow(self, result: VerbResult, drive: bool) -> WorkflowRunSnapshot:
+        """A verb has committed: tell the observer, and drive unless that is left to workers."""
+        await self._observe(result)
+        if drive and self.runtime is not None:
+            return await self.drive(result.run_id)
+        self.poke(result.run_id)
+        return await self.snapshot(result.run_id)
+
+    async def _observe(self, result: VerbResult) -> None:
+        if self._gate.active and result.applied:
+            await self._gate.deliver(
+                await self.store.history_page(result.run_id, result.head_sequence - 1, 1)
+            )

@@ -1,0 +1,389 @@
+"""Driving one run under a lease: fold, replay, commit, run steps, and again.
+
+A step's outcome and the decision that follows from it go into one append, and a handler starts only
+after the append that holds its ``step_started``. So a sequential step costs one append, and a crash
+between any two lines here loses nothing but work that is done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from flowpg.engine.commit import PatientStore
+from flowpg.engine.errortext import blocked_delay, blocked_reason
+from flowpg.engine.handlers import Settled, StepHandlers
+from flowpg.engine.lease import LeaseKeeper
+from flowpg.engine.observer import ObserverGate
+from flowpg.engine.options import EngineOptions
+from flowpg.engine.tip import RunTip
+from flowpg.engine.turn import take_turn
+from flowpg.errors import (
+    EngineFault,
+    FlowError,
+    HookTokenConflict,
+    InvalidTransition,
+    LeaseLost,
+    NonDeterministic,
+    ReplayLimitExceeded,
+    RunNotFound,
+    StoreError,
+)
+from flowpg.model import events
+from flowpg.model.records import AppendOutcome, AppendResult, Heartbeat, LoadedRun, RunLease
+from flowpg.model.snapshot import RunStatus, StepStatus, WorkflowRunSnapshot
+from flowpg.replay.outcomes import settle
+from flowpg.replay.plan import StepLaunch
+from flowpg.replay.runtime import FlowRuntime, StepInvocation
+from flowpg.store.protocol import FlowEventStore
+
+logger = logging.getLogger("flowpg.engine.drive")
+
+# A decision that holds one of these could be another once it has been recorded.
+_NEWS = frozenset({events.RUN_PROGRESS_RECORDED, events.CHILD_OPERATION_LINKED})
+
+
+@dataclass(frozen=True, slots=True)
+class DriveParts:
+    """What the drives of one engine share."""
+
+    store: FlowEventStore
+    runtime: FlowRuntime
+    options: EngineOptions
+    keeper: LeaseKeeper
+    gate: ObserverGate
+    executor: Callable[[], Executor]
+
+
+class RunDrive:
+    """One drive of one run, from taking the lease to giving it back."""
+
+    def __init__(self, parts: DriveParts, lease: RunLease) -> None:
+        self._parts = parts
+        self._options = parts.options
+        self._lease = lease
+        self._store = PatientStore(parts.store, parts.options.lease.total_seconds())
+        self._news = asyncio.Event()
+        self._handlers = StepHandlers(parts.runtime, parts.executor, self._news.set)
+        self._tip: RunTip
+        self._outcomes: list[Settled] = []  # settled, and not yet part of the stored history
+        self._observed = 0  # the sequence up to which the latest replay has seen the run
+        self._replays = 0  # since the last step outcome or news from outside
+        self._head = -1  # the newest sequence known to be stored
+        self._stop: FlowError | None = None  # why workflow code is not asked any more
+        self._stale = True
+        self._clock_due = False
+        self._lost = False
+        self._draining = False
+        self._owned = True
+
+    @property
+    def run_id(self) -> str:
+        """The run being driven."""
+        return self._lease.run_id
+
+    def poke(self) -> None:
+        """Something was appended to the run by someone else: look again soon."""
+        self._stale = True
+        self._news.set()
+
+    def drain(self) -> None:
+        """Finish the steps at work, decide nothing new, and give the run back."""
+        self._draining = True
+        self._news.set()
+
+    async def run(
+        self, loaded: LoadedRun | None = None, as_of: datetime | None = None
+    ) -> WorkflowRunSnapshot:
+        """Drive until the run has ended or waits for something from outside.
+
+        ``loaded`` is its history, if that was read under this lease already. Deadlines up to
+        ``as_of`` count as passed if they stand in the history now.
+
+        Raises the fault that keeps this process from driving the run (it is then blocked, with
+        everything stored that had happened), LeaseLost, or StoreError.
+        """
+        self._parts.keeper.hold(self._lease, self._heard)
+        try:
+            snapshot = await self._drive(loaded, as_of)
+        except BaseException as error:
+            await self._leave(error)
+            raise
+        await self._leave(None)
+        return snapshot
+
+    # -- the loop -------------------------------------------------------------------------------
+
+    async def _drive(self, loaded: LoadedRun | None, as_of: datetime | None) -> WorkflowRunSnapshot:
+        while True:
+            if self._lost:
+                self._owned = False
+                raise LeaseLost(self.run_id, self._lease.epoch)
+            if self._stale:
+                await self._load(loaded)
+                loaded = None
+            launches = await self._advance(as_of)
+            tip = self._tip
+            release = self._may_release(launches)
+            if tip.pending or release:
+                if not await self._commit(launches, release):
+                    continue
+                if tip.terminal or not self._owned:
+                    return tip.snapshot
+            as_of = None
+            self._outcomes.clear()
+            if self._halted and not self._handlers.busy:
+                if self._stop is not None:
+                    raise self._stop
+                return tip.snapshot
+            await self._wait()
+
+    async def _load(self, loaded: LoadedRun | None) -> None:
+        self._stale = False
+        if loaded is None:
+            loaded = await self._store.load(self.run_id)
+        self._lease.wakes = loaded.wakes
+        self._tip = RunTip(loaded)
+        self._observed = 0
+        if self._tip.stored > self._head:
+            self._head = self._tip.stored
+            self._replays = 0
+        for step_id, attempt in self._handlers.running():
+            step = self._tip.snapshot.steps.get(step_id)
+            if step is None or step.status is not StepStatus.RUNNING or step.attempt != attempt:
+                self._handlers.abandon(step_id)
+
+    async def _advance(self, as_of: datetime | None) -> list[StepLaunch]:
+        """Fold what has happened and what workflow code makes of it; returns steps to launch."""
+        tip = self._tip
+        if tip.terminal:
+            return []
+        now = tip.now if as_of is None else max(as_of, tip.now)
+        launches: list[StepLaunch] = []
+        if not self._halted:
+            self._admit()
+        if not self._halted:
+            if tip.snapshot.status is RunStatus.PENDING:
+                tip.fold([events.run_started()])
+            tip.fold_repairs()
+            launches += tip.fold_due(now)
+        launches += self._fold_outcomes()
+        if self._replay_due and not self._halted:
+            launches += await self._replay(now)
+        return launches
+
+    def _admit(self) -> None:
+        try:
+            self._options.admit(self.run_id, self._tip.snapshot.spec.runtime_build)
+        except EngineFault as fault:
+            self._stop = fault
+
+    def _fold_outcomes(self) -> list[StepLaunch]:
+        launches: list[StepLaunch] = []
+        for settled in self._handlers.take():
+            if settled.fault is not None:
+                self._stop = self._stop or settled.fault
+            self._outcomes.append(settled)
+        for settled in self._outcomes:
+            if settled.outcome is not None and not self._tip.terminal:
+                plan = settle(self._tip.snapshot, settled.step_id, settled.attempt, settled.outcome)
+                self._tip.fold(plan.events)
+                launches += plan.launches
+                self._replays = 0
+        return launches
+
+    async def _replay(self, now: datetime) -> list[StepLaunch]:
+        if self._replays >= self._options.max_replays:
+            self._stop = ReplayLimitExceeded(self.run_id, self._options.max_replays)
+            return []
+        self._replays += 1
+        tip = self._tip
+        seen = tip.snapshot.last_sequence
+        try:
+            plan = await take_turn(self._parts.runtime, tip, now)
+        except (EngineFault, NonDeterministic, InvalidTransition) as fault:
+            self._stop = fault
+            return []
+        tip.fold(plan.events)
+        news = any(event.type in _NEWS for event in plan.events)
+        self._observed = seen if news else tip.snapshot.last_sequence
+        return plan.launches
+
+    @property
+    def _replay_due(self) -> bool:
+        return not self._tip.terminal and self._tip.snapshot.last_sequence > self._observed
+
+    @property
+    def _halted(self) -> bool:
+        """Whether workflow code is not asked any more: what is at work is only brought home."""
+        return self._stop is not None or self._draining
+
+    def _may_release(self, launches: Sequence[StepLaunch]) -> bool:
+        tip = self._tip
+        if tip.terminal:
+            return True
+        return not (
+            self._halted
+            or launches
+            or self._handlers.busy
+            or self._replay_due
+            or tip.something_is_due()
+        )
+
+    # -- storing --------------------------------------------------------------------------------
+
+    async def _commit(self, launches: Sequence[StepLaunch], release: bool) -> bool:
+        """Store what is folded, then launch. False if it was refused: the run is to be loaded."""
+        tip = self._tip
+        if tip.terminal and not tip.pending:
+            self._owned = not await self._store.release(self._lease)
+            return True
+        result = await self._store.append(tip, self._lease, release)
+        if not result.appended:
+            self._refused(result)
+            return False
+        envelopes = tip.committed(result.recorded_at)
+        self._head = tip.stored
+        self._launch(launches)
+        if release:
+            self._owned = not result.released
+            if self._owned and not tip.terminal:
+                self._woken(result.wakes)
+        await self._parts.gate.deliver(envelopes)
+        return True
+
+    def _woken(self, wakes: int) -> None:
+        # Events would have been a conflict; it was woken without one, or by one seen already.
+        if wakes <= self._lease.wakes:
+            self._owned = False
+        self._lease.wakes = wakes
+        self._observed = 0
+
+    def _refused(self, result: AppendResult) -> None:
+        """Learn from a refusal: the history is read again, what was settled is kept."""
+        self._stale = True
+        match result.outcome:
+            case AppendOutcome.EVENT_CONFLICT | AppendOutcome.RUN_TERMINAL:
+                return
+            case AppendOutcome.LEASE_LOST:
+                self._owned = False
+                raise LeaseLost(self.run_id, self._lease.epoch)
+            case AppendOutcome.RUN_NOT_FOUND:
+                self._owned = False
+                raise RunNotFound(self.run_id)
+        fault = self._fault_of(result)
+        if self._stop is not None:
+            raise fault
+        self._stop = fault
+
+    def _fault_of(self, result: AppendResult) -> FlowError:
+        detail = result.detail
+        if result.outcome is AppendOutcome.HOOK_TOKEN_CONFLICT:
+            wanted = detail.get("requested_hook_id")
+            tokens = [
+                event.data["token"]
+                for event in self._tip.pending
+                if event.type == events.HOOK_CREATED and wanted in (None, event.data["hook_id"])
+            ]
+            return HookTokenConflict(
+                tokens[0] if tokens else "", detail["run_id"], detail["hook_id"]
+            )
+        if result.outcome is AppendOutcome.LINK_NOT_FOUND:
+            return RunNotFound(detail["flow_run_id"])
+        return InvalidTransition(
+            str(detail.get("reason") or f"the store answered {result.outcome.value}"),
+            run_id=self.run_id,
+        )
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _launch(self, launches: Sequence[StepLaunch]) -> None:
+        if self._tip.terminal:
+            return
+        workflow = self._tip.snapshot.spec.name
+        for step in launches:
+            if not self._handlers.is_running(step.step_id, step.attempt):
+                self._handlers.launch(
+                    StepInvocation(
+                        self.run_id,
+                        step.step_id,
+                        step.attempt,
+                        step.step_name,
+                        step.input,
+                        workflow,
+                    )
+                )
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        """Until a handler settles, the run is woken, a deadline passes, or the lease is lost."""
+        self._news.clear()
+        handlers = self._handlers
+        if self._stale or self._lost or handlers.has_settled or not handlers.busy:
+            return
+        timer: asyncio.TimerHandle | None = None
+        if not self._halted:
+            if self._replay_due:
+                return
+            seconds = self._tip.seconds_to_deadline()
+            if seconds is not None:
+                timer = asyncio.get_running_loop().call_later(seconds, self._deadline_near)
+        try:
+            await self._news.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if self._clock_due:
+            self._clock_due = False
+            await self._store.read_clock(self._tip)
+
+    def _deadline_near(self) -> None:
+        self._clock_due = True
+        self._news.set()
+
+    def _heard(self, beat: Heartbeat) -> None:
+        if not beat.held:
+            self._lost = True
+        elif beat.wakes > self._lease.wakes:
+            self._stale = True
+        else:
+            return
+        self._news.set()
+
+    # -- leaving --------------------------------------------------------------------------------
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """Cancel what is at work and give the lease back, whatever else happens to this task."""
+        if error is None and not self._owned and not self._handlers.busy:
+            self._parts.keeper.drop(self._lease)
+            return
+        self._handlers.abandon_all()
+        leaving = asyncio.ensure_future(self._close(error))
+        try:
+            await asyncio.shield(leaving)
+        except asyncio.CancelledError:
+            if error is None:
+                raise
+
+    async def _close(self, error: BaseException | None) -> None:
+        await self._handlers.gone(self._options.cancel_grace)
+        self._parts.keeper.drop(self._lease)
+        if not self._owned:
+            return
+        delay, reason = timedelta(0), None
+        if isinstance(error, Exception):
+            delay = blocked_delay(self._lease.attempts)
+            reason = None if isinstance(error, StoreError) else blocked_reason(error)
+        try:
+            await self._parts.store.give_back(self._lease, delay=delay, blocked_reason=reason)
+        except Exception as failure:  # noqa: BLE001  the lease then runs out by itself
+            logger.warning(
+                "the lease of run %r could not be given back (%s); it runs out by itself",
+                self.run_id,
+                type(failure).__name__,
+            )

@@ -1,0 +1,151 @@
+"""Running step handlers: asynchronous ones as tasks, plain functions in a thread.
+
+A handler here only produces an outcome. What the outcome means for the run is decided by
+``replay.outcomes`` and becomes durable with the driver's next append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from flowpg.engine.errortext import describe
+from flowpg.errors import EngineFault, NonRetryable, RetryLater, SerializationError
+from flowpg.model import jsontext
+from flowpg.replay.outcomes import Failure, Outcome, Success
+from flowpg.replay.runtime import FlowRuntime, StepInvocation
+
+logger = logging.getLogger("flowpg.engine.steps")
+
+
+@dataclass(slots=True)
+class Settled:
+    """How one attempt ended; ``outcome`` None means that this process cannot run the step."""
+
+    step_id: str
+    attempt: int
+    outcome: Outcome | None
+    fault: EngineFault | None = None
+
+
+@dataclass(slots=True)
+class _Running:
+    attempt: int
+    task: asyncio.Task[None]
+    abandoned: bool = False
+
+
+class StepHandlers:
+    """The handlers of one run that are at work in this process."""
+
+    def __init__(
+        self, runtime: FlowRuntime, executor: Callable[[], Executor], on_settled: Callable[[], None]
+    ) -> None:
+        self._runtime = runtime
+        self._executor = executor
+        self._on_settled = on_settled
+        self._in_loop = inspect.iscoroutinefunction(runtime.run_step)
+        self._running: dict[str, _Running] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._settled: list[Settled] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether a handler is at work, or an outcome was not taken yet."""
+        return bool(self._running or self._settled)
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether outcomes are there to be taken."""
+        return bool(self._settled)
+
+    def running(self) -> list[tuple[str, int]]:
+        """Step id and attempt of every handler at work."""
+        return [(step_id, entry.attempt) for step_id, entry in self._running.items()]
+
+    def is_running(self, step_id: str, attempt: int) -> bool:
+        """Whether this attempt is at work here, or has settled and waits to be taken."""
+        entry = self._running.get(step_id)
+        if entry is not None and entry.attempt == attempt:
+            return True
+        return any(s.step_id == step_id and s.attempt == attempt for s in self._settled)
+
+    def launch(self, invocation: StepInvocation) -> None:
+        """Start a handler. Its ``step_started`` must be durable already."""
+        self.abandon(invocation.step_id)
+        task = asyncio.ensure_future(self._run(invocation))
+        self._running[invocation.step_id] = _Running(invocation.attempt, task)
+
+    def take(self) -> list[Settled]:
+        """The outcomes since the last call, in the order in which they settled."""
+        settled, self._settled = self._settled, []
+        return settled
+
+    def abandon(self, step_id: str) -> None:
+        """Cancel a handler whose outcome no longer matters; a thread is left to itself."""
+        entry = self._running.pop(step_id, None)
+        if entry is not None:
+            entry.abandoned = True
+            entry.task.cancel()
+            self._leaving.add(entry.task)
+            entry.task.add_done_callback(self._leaving.discard)
+
+    def abandon_all(self) -> None:
+        """Cancel every handler and forget what has settled."""
+        for step_id in list(self._running):
+            self.abandon(step_id)
+        self._settled.clear()
+
+    async def gone(self, grace: timedelta) -> None:
+        """Wait until cancelled handlers have cleaned up, at most ``grace``."""
+        if self._leaving:
+            _, late = await asyncio.wait(set(self._leaving), timeout=grace.total_seconds())
+            if late:
+                logger.warning("%d cancelled step handlers are still cleaning up", len(late))
+
+    async def _run(self, invocation: StepInvocation) -> None:
+        step_id, attempt = invocation.step_id, invocation.attempt
+        settled = Settled(step_id, attempt, None)
+        try:
+            settled.outcome = _success(invocation, await self._call(invocation))
+        except EngineFault as error:
+            settled.fault = error
+        except RetryLater as error:
+            settled.outcome = Failure(describe(error), retryable=True, delay=error.delay)
+        except NonRetryable as error:
+            settled.outcome = Failure(describe(error), retryable=False)
+        except (Exception, asyncio.CancelledError, SystemExit) as error:  # noqa: BLE001
+            # A handler that cancels itself or exits has failed like any other.
+            settled.outcome = Failure(describe(error), retryable=True)
+        entry = self._running.get(step_id)
+        if entry is None or entry.abandoned or entry.task is not asyncio.current_task():
+            return
+        del self._running[step_id]
+        self._settled.append(settled)
+        self._on_settled()
+
+    async def _call(self, invocation: StepInvocation) -> Any:
+        run_step = self._runtime.run_step
+        if self._in_loop:
+            return await run_step(invocation)
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._executor(), context.run, run_step, invocation)
+        return await result if inspect.isawaitable(result) else result
+
+
+def _success(invocation: StepInvocation, output: Any) -> Outcome:
+    """The output as every later replay will see it: encoded and decoded again."""
+    what = f"the output of step {invocation.step_id!r} ({type(output).__name__})"
+    try:
+        return Success(jsontext.decode(jsontext.encode(output, what), what))
+    except SerializationError as error:
+        # No further attempt would return a value of another type.
+        return Failure(describe(error), retryable=False)

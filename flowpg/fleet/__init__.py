@@ -1,0 +1,1 @@
+"""Processes that take runs from the queue and drive them."""
