@@ -1,0 +1,3 @@
+RESET lock_timeout;
+RESET statement_timeout;
+RESET search_path;

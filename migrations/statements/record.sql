@@ -1,0 +1,1 @@
+INSERT INTO flow_migrations (version, sha256) VALUES ({version}, {sha256});

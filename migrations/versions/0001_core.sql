@@ -1,0 +1,2067 @@
+-- Frozen from sql/ by migrations/freeze.py: change the files there, not this one.
+
+-- sql/functions/core/flow_now.sql
+-- flow_now: the only clock of the schema; every deadline, lease and timestamp is compared with it.
+-- Arguments: none. Returns the time of the database clock at the call (not of the transaction).
+-- Locks: none. SQLSTATEs: none. Callers: everybody.
+-- A test role may CREATE OR REPLACE it with one that adds an offset. VOLATILE, so that it can be
+-- inlined; no search_path is needed because names in a RETURN body are bound at creation.
+CREATE FUNCTION flow_now() RETURNS timestamptz
+LANGUAGE sql VOLATILE PARALLEL SAFE
+RETURN clock_timestamp();
+
+REVOKE EXECUTE ON FUNCTION flow_now() FROM PUBLIC;
+COMMENT ON FUNCTION flow_now() IS 'The only clock of the schema; tests may replace it.';
+
+-- sql/functions/core/flow_lock_keys.sql
+-- Every advisory lock key of the schema is named here, and nowhere else.
+--   flow_retention_key()   one key, shared by all writers, exclusive for retention
+--   flow_run_key(run)      one key a run: whoever appends to a run or touches its task holds it
+--   flow_token_key(token)  one key a hook token: whoever creates a hook with that token holds it
+-- All are 64-bit keys of transaction-level locks. Equal keys of two runs only make them wait for
+-- each other. The seeds keep the key spaces of runs and tokens apart.
+-- Arguments: a run id or a token. Locks: none (they only name keys). SQLSTATEs: none.
+-- Callers: internal. Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_retention_key() RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN 7308895157390442086::bigint;
+
+CREATE FUNCTION flow_run_key(p_run_id text) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN hashtextextended(p_run_id COLLATE "C", 8243111874320954482);
+
+CREATE FUNCTION flow_token_key(p_token text) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN hashtextextended(p_token COLLATE "C", 2738188573525177710);
+
+REVOKE EXECUTE ON FUNCTION flow_retention_key() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_run_key(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_token_key(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_retention_key() IS 'Advisory lock key of the retention guard.';
+COMMENT ON FUNCTION flow_run_key(text) IS 'Advisory lock key of a run.';
+COMMENT ON FUNCTION flow_token_key(text) IS 'Advisory lock key of a hook token.';
+
+-- sql/functions/core/flow_lock_runs.sql
+-- flow_lock_runs: takes the locks that every writer holds before it looks at a run.
+-- Arguments: p_run_ids, the runs that will be read, appended to or linked; unknown ids are fine.
+-- Locks, in order: the retention guard (shared), then one key a run, sorted by key.
+-- It must be a statement of its own: the statement after it sees what the lock protected.
+-- SQLSTATEs: none of its own. Callers: internal, and foreign writers before a direct INSERT.
+CREATE FUNCTION flow_lock_runs(p_run_ids text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(flow_retention_key());
+    PERFORM pg_advisory_xact_lock(k.lock_key)
+       FROM (SELECT DISTINCT flow_run_key(i.run_id) AS lock_key
+               FROM unnest(p_run_ids) AS i (run_id)
+              WHERE i.run_id IS NOT NULL
+              ORDER BY 1
+             OFFSET 0) AS k;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_lock_runs(text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_lock_runs(text[])
+    IS 'Takes the retention guard and the locks of the given runs, in order.';
+
+-- sql/functions/core/flow_lock_tokens.sql
+-- flow_lock_tokens: takes the locks of hook tokens, after the locks of the runs.
+-- Arguments: p_tokens, the tokens about to be claimed.
+-- Locks, in order: one key a token, sorted by key. SQLSTATEs: none of its own. Callers: internal.
+CREATE FUNCTION flow_lock_tokens(p_tokens text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(k.lock_key)
+       FROM (SELECT DISTINCT flow_token_key(i.token) AS lock_key
+               FROM unnest(p_tokens) AS i (token)
+              WHERE i.token IS NOT NULL
+              ORDER BY 1
+             OFFSET 0) AS k;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_lock_tokens(text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_lock_tokens(text[]) IS 'Takes the locks of the given hook tokens, in order.';
+
+-- sql/functions/core/flow_raise.sql
+-- flow_raise: raises one error of class WF.
+-- Arguments: p_sqlstate (WF001 to WF013, see sql/README.md); p_message, a sentence naming the run;
+--   p_detail, the fields of the error, sent as JSON in DETAIL; p_hint, what to do.
+--   Never a hook token or a payload in any of them.
+-- Locks: none. SQLSTATEs: the one given. Callers: internal.
+CREATE FUNCTION flow_raise(p_sqlstate text, p_message text, p_detail jsonb, p_hint text)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = p_sqlstate,
+        MESSAGE = p_message,
+        DETAIL = p_detail::text,
+        HINT = p_hint;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_raise(text, text, jsonb, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_raise(text, text, jsonb, text) IS 'Raises one error of class WF.';
+
+-- sql/functions/core/flow_raise_run.sql
+-- The errors that many verbs raise, so that each has one wording.
+--   flow_raise_not_found(run)          WF001
+--   flow_raise_terminal(run, status)   WF004
+--   flow_raise_transition(run, why)    WF009, run may be null
+--   flow_raise_argument(name, why)     WF010
+--   flow_raise_run_id(run)             WF013
+-- Arguments: the run, and words that never hold a token or a payload.
+-- Locks: none. SQLSTATEs: as listed. Callers: internal.
+CREATE FUNCTION flow_raise_not_found(p_run_id text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_raise('WF001', format('run %s does not exist', coalesce(p_run_id, '(null)')),
+        jsonb_build_object('run_id', p_run_id),
+        'Check the run id, and that the run was started in this schema.');
+END
+$$;
+
+CREATE FUNCTION flow_raise_terminal(p_run_id text, p_status text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_raise('WF004', format('run %s has already ended: %s', p_run_id, p_status),
+        jsonb_build_object('run_id', p_run_id, 'status', p_status),
+        'A run that has ended accepts no further event; start a new run.');
+END
+$$;
+
+CREATE FUNCTION flow_raise_transition(p_run_id text, p_reason text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_raise('WF009',
+        CASE WHEN p_run_id IS NULL THEN p_reason ELSE format('run %s: %s', p_run_id, p_reason) END,
+        jsonb_strip_nulls(jsonb_build_object('run_id', p_run_id, 'reason', p_reason)),
+        'Read the run''s history with flow_history to see what it allows next.');
+END
+$$;
+
+CREATE FUNCTION flow_raise_argument(p_argument text, p_reason text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_raise('WF010', format('argument %s is not valid: %s', p_argument, p_reason),
+        jsonb_build_object('argument', p_argument, 'reason', p_reason),
+        'Correct the argument and call again; nothing was changed.');
+END
+$$;
+
+CREATE FUNCTION flow_raise_run_id(p_run_id text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_raise('WF013',
+        format('run id %s is not valid', coalesce(quote_literal(left(p_run_id, 64)), '(null)')),
+        jsonb_strip_nulls(jsonb_build_object('run_id', left(p_run_id, 64))),
+        'A run id has 1 to 255 characters of A-Z a-z 0-9 . _ : @ + - and starts with a letter or digit.');
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_raise_not_found(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_raise_terminal(text, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_raise_transition(text, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_raise_argument(text, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_raise_run_id(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_raise_not_found(text) IS 'Raises WF001.';
+COMMENT ON FUNCTION flow_raise_terminal(text, text) IS 'Raises WF004.';
+COMMENT ON FUNCTION flow_raise_transition(text, text) IS 'Raises WF009.';
+COMMENT ON FUNCTION flow_raise_argument(text, text) IS 'Raises WF010.';
+COMMENT ON FUNCTION flow_raise_run_id(text) IS 'Raises WF013.';
+
+-- sql/functions/core/flow_run_id_is_valid.sql
+-- flow_run_id_is_valid: 1 to 255 characters of A-Z a-z 0-9 . _ : @ + -, starting alphanumeric.
+-- Arguments: p_run_id. Locks: none. SQLSTATEs: none. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_run_id_is_valid(p_run_id text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN coalesce(p_run_id COLLATE "C" ~ '^[A-Za-z0-9][A-Za-z0-9._:@+-]{0,254}$', false);
+
+REVOKE EXECUTE ON FUNCTION flow_run_id_is_valid(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_run_id_is_valid(text) IS 'Whether a text may be a run id.';
+
+-- sql/functions/core/flow_status.sql
+-- The words of a run's life, in one place.
+--   flow_terminal_status(event type)   status that the event ends a run with, else null
+--   flow_is_terminal(status)           whether a status is final
+--   flow_clears(event type)            whether the event drops every open hook and wakeup of its run
+-- Arguments: an event type or a status. Locks: none. SQLSTATEs: none. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_terminal_status(p_event_type text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE p_event_type
+    WHEN 'run_completed' THEN 'completed'
+    WHEN 'run_failed' THEN 'failed'
+    WHEN 'run_cancelled' THEN 'cancelled'
+    WHEN 'run_timed_out' THEN 'failed'
+    WHEN 'run_retry_exhausted' THEN 'failed'
+    WHEN 'run_host_shutdown' THEN 'failed'
+    WHEN 'run_continued_as_new' THEN 'continued_as_new'
+END;
+
+CREATE FUNCTION flow_is_terminal(p_status text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN p_status IN ('completed', 'failed', 'cancelled', 'continued_as_new');
+
+CREATE FUNCTION flow_clears(p_event_type text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN p_event_type IN ('run_cancellation_requested', 'run_completed', 'run_failed',
+    'run_cancelled', 'run_timed_out', 'run_retry_exhausted', 'run_host_shutdown',
+    'run_continued_as_new');
+
+REVOKE EXECUTE ON FUNCTION flow_terminal_status(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_is_terminal(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_clears(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_terminal_status(text) IS 'Status that a terminal event gives its run.';
+COMMENT ON FUNCTION flow_is_terminal(text) IS 'Whether a run status is final.';
+COMMENT ON FUNCTION flow_clears(text) IS 'Whether an event drops all open hooks and wakeups of its run.';
+
+-- sql/functions/core/flow_json_shield.sql
+-- JSON that PostgreSQL stores but cannot take apart.
+-- The json type keeps \u0000 and lone surrogates verbatim, but no function can look inside such a
+-- document. Shielding rewrites the backslash of those escapes into a mark that cannot be mistaken,
+-- so that members can be found, and unshielding gives every byte back.
+-- The mark is DEL (0x7F), a character JSON allows: DEL 1 stands for DEL, DEL 2 for an escaped
+-- backslash, DEL 3 for the backslash of a shielded escape.
+--   flow_json_is_hard(text)        whether shielding may be needed; cheap, may say yes too often
+--   flow_json_shield(text)         JSON text to JSON text
+--   flow_json_unshield(text)       the inverse, on JSON text
+--   flow_text_unshield(flag, text) the inverse, on a string value; flag says that it was shielded
+-- Locks: none. SQLSTATEs: 22P05 when a string value holds what text cannot. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_json_is_hard(p_text text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN strpos(p_text, '\u0000') > 0 OR strpos(p_text, '\ud') > 0 OR strpos(p_text, '\uD') > 0;
+
+CREATE FUNCTION flow_json_shield(p_text text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_text text := replace(replace(p_text, E'\x7f', E'\x7f1'), '\\', E'\x7f2');
+BEGIN
+    -- every backslash that is left begins an escape
+    v_text := replace(v_text, '\u0000', E'\x7f3u0000');
+    v_text := replace(replace(v_text, '\u007f', E'\x7f3u007f'), '\u007F', E'\x7f3u007F');
+    v_text := regexp_replace(v_text,
+        '(?<!\\u[dD][89abAB][[:xdigit:]]{2})\\(u[dD][c-fC-F][[:xdigit:]]{2})',
+        E'\x7f3\\1', 'g');
+    RETURN regexp_replace(v_text,
+        '\\(u[dD][89abAB][[:xdigit:]]{2})(?!\\u[dD][c-fC-F][[:xdigit:]]{2})',
+        E'\x7f3\\1', 'g');
+END
+$$;
+
+CREATE FUNCTION flow_json_unshield(p_text text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN replace(replace(replace(p_text, E'\x7f3', '\'), E'\x7f2', '\\'), E'\x7f1', E'\x7f');
+
+-- It takes the value so that the planner cannot evaluate, and raise, ahead of time.
+CREATE FUNCTION flow_text_refuse_escape(p_value text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'untranslatable_character',
+        MESSAGE = 'a string holds \u0000 or a lone surrogate where plain text is needed';
+END
+$$;
+
+CREATE FUNCTION flow_text_unshield(p_shielded boolean, p_value text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN NOT p_shielded OR strpos(p_value, E'\x7f') = 0 THEN p_value
+    WHEN strpos(p_value, E'\x7f3') > 0 THEN flow_text_refuse_escape(p_value)
+    ELSE replace(replace(p_value, E'\x7f2', '\'), E'\x7f1', E'\x7f')
+END;
+
+REVOKE EXECUTE ON FUNCTION flow_json_is_hard(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_json_shield(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_json_unshield(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_text_refuse_escape(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_text_unshield(boolean, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_json_is_hard(text) IS 'Whether JSON text may hold escapes that cannot be taken apart.';
+COMMENT ON FUNCTION flow_json_shield(text) IS 'Marks \u0000 and lone surrogates so that JSON can be taken apart.';
+COMMENT ON FUNCTION flow_json_unshield(text) IS 'The inverse of flow_json_shield, on JSON text.';
+COMMENT ON FUNCTION flow_text_refuse_escape(text) IS 'Raises 22P05.';
+COMMENT ON FUNCTION flow_text_unshield(boolean, text) IS 'The inverse of flow_json_shield, on a string value.';
+
+-- sql/functions/core/flow_json_get.sql
+-- Members of a json object, verbatim, also where the document holds \u0000 or a lone surrogate.
+--   flow_json_get(object, key)        the member as json, its text unchanged; null when absent
+--   flow_json_get_text(object, key)   the member as text; null when absent or JSON null
+-- Arguments: p_object (anything but an object has no members), p_key.
+-- Locks: none. SQLSTATEs: 22P05 from flow_json_get_text when the string cannot be text.
+-- Callers: internal. Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_json_get(p_object json, p_key text) RETURNS json
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN flow_json_is_hard(p_object::text)
+    THEN flow_json_unshield((flow_json_shield(p_object::text)::json -> p_key)::text)::json
+    ELSE p_object -> p_key
+END;
+
+CREATE FUNCTION flow_json_get_text(p_object json, p_key text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN flow_json_is_hard(p_object::text)
+    THEN flow_text_unshield(true, flow_json_shield(p_object::text)::json ->> p_key)
+    ELSE p_object ->> p_key
+END;
+
+REVOKE EXECUTE ON FUNCTION flow_json_get(json, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_json_get_text(json, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_json_get(json, text) IS 'A member of a json object, its text unchanged.';
+COMMENT ON FUNCTION flow_json_get_text(json, text) IS 'A member of a json object as text.';
+
+-- sql/functions/core/flow_json_equal.sql
+-- flow_json_equal: whether two JSON values say the same.
+-- Arguments: a, b. Equal text is equal; otherwise equal as jsonb (member order, spacing and the
+--   spelling of numbers do not matter); what jsonb cannot hold (\u0000, lone surrogates, numbers
+--   beyond its range) is equal only as text. Two nulls are equal.
+-- Locks: none. SQLSTATEs: none, it never raises. Callers: internal.
+CREATE FUNCTION flow_json_equal(a json, b json) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF a IS NULL OR b IS NULL THEN
+        RETURN a IS NULL AND b IS NULL;
+    END IF;
+    IF a::text = b::text THEN
+        RETURN true;
+    END IF;
+    RETURN a::text::jsonb = b::text::jsonb;
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+    RETURN false;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_json_equal(json, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_json_equal(json, json) IS 'Whether two JSON values say the same; never raises.';
+
+-- sql/functions/core/flow_json_with.sql
+-- flow_json_with: an object with one more text member at its end, the rest of its text unchanged.
+-- Arguments: p_object (a JSON object), p_key and p_value (plain words that need no escaping).
+-- Locks: none. SQLSTATEs: none. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_json_with(p_object json, p_key text, p_value text) RETURNS json
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN regexp_replace(p_object::text, '[ \t\n\r]*\}[ \t\n\r]*$',
+    CASE WHEN p_object::text ~ '^[ \t\n\r]*\{[ \t\n\r]*\}[ \t\n\r]*$' THEN '' ELSE ',' END
+    || '"' || p_key || '":"' || p_value || '"}')::json;
+
+REVOKE EXECUTE ON FUNCTION flow_json_with(json, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_json_with(json, text, text) IS 'An object with one more text member at its end.';
+
+-- sql/functions/core/flow_time.sql
+-- Times as the events write them: RFC 3339, UTC, Z, microseconds.
+--   flow_time_text(time)            timestamptz to text
+--   flow_time_after(time, us)       time plus whole microseconds, exact (an interval multiplied by
+--                                   a large float would round)
+--   flow_deadline(text)             RFC 3339 text to timestamptz, rounded UP to microseconds, so
+--                                   that a wait is never early; SQLSTATE 22007 when it is not RFC 3339
+-- Arguments: as named. Locks: none. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed there.
+CREATE FUNCTION flow_time_text(p_time timestamptz) RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN to_char(p_time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+
+CREATE FUNCTION flow_time_after(p_time timestamptz, p_microseconds bigint) RETURNS timestamptz
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN p_time + (p_microseconds / 1000000) * interval '1 second'
+              + (p_microseconds % 1000000) * interval '1 microsecond';
+
+CREATE FUNCTION flow_deadline(p_text text) RETURNS timestamptz
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_parts text[] := regexp_match(p_text COLLATE "C",
+        '^(\d{4}-\d{2}-\d{2})[Tt ](\d{2}:\d{2}:\d{2})(?:\.(\d+))?([Zz]|[+-]\d{2}:\d{2})$');
+    v_time timestamptz;
+BEGIN
+    IF p_text IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF v_parts IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_datetime_format',
+            MESSAGE = 'a time is not RFC 3339 with an offset';
+    END IF;
+    v_time := (v_parts[1] || ' ' || v_parts[2] || '.' || rpad(left(coalesce(v_parts[3], ''), 6), 6, '0')
+        || v_parts[4])::timestamptz;
+    IF substr(coalesce(v_parts[3], ''), 7) ~ '[1-9]' THEN
+        v_time := v_time + interval '1 microsecond';
+    END IF;
+    RETURN v_time;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_time_text(timestamptz) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_time_after(timestamptz, bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_deadline(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_time_text(timestamptz) IS 'A time as RFC 3339 text, UTC, microseconds.';
+COMMENT ON FUNCTION flow_time_after(timestamptz, bigint) IS 'A time plus whole microseconds, exact.';
+COMMENT ON FUNCTION flow_deadline(text) IS 'RFC 3339 text as a time, rounded up to microseconds.';
+
+-- sql/functions/core/flow_uuid7.sql
+-- flow_uuid7: a new UUID of version 7, its first 48 bits the database clock in milliseconds.
+-- Arguments: none. Locks: none. SQLSTATEs: none. Callers: internal; handy in psql.
+CREATE FUNCTION flow_uuid7() RETURNS uuid
+LANGUAGE sql VOLATILE PARALLEL SAFE
+SET search_path FROM CURRENT
+AS $$
+    SELECT (lpad(to_hex((extract(epoch FROM flow_now()) * 1000)::bigint), 12, '0')
+            || '7' || substr(r.hex, 14))::uuid
+      FROM (SELECT replace(gen_random_uuid()::text, '-', '') AS hex) AS r
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_uuid7() FROM PUBLIC;
+COMMENT ON FUNCTION flow_uuid7() IS 'A new UUID of version 7.';
+
+-- sql/functions/core/flow_event_id.sql
+-- flow_event_id: the id of an event whose writer gave none, derived from its place.
+-- Arguments: p_run_id, p_sequence. The same place always gives the same id: a random one would open
+--   the random device for every event. Locks: none. SQLSTATEs: none. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_event_id(p_run_id text, p_sequence bigint) RETURNS uuid
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN md5(p_run_id || '/' || p_sequence::text)::uuid;
+
+REVOKE EXECUTE ON FUNCTION flow_event_id(text, bigint) FROM PUBLIC;
+COMMENT ON FUNCTION flow_event_id(text, bigint) IS 'The id of an event whose writer gave none.';
+
+-- sql/functions/core/flow_event_refusal.sql
+-- flow_event_refusal: what is wrong with the shape of one event, or null when it may be stored.
+-- Arguments: p_event_type, p_subject_id (1 to 2048 bytes, needed unless the type begins with run_),
+--   p_has_due (whether the event has a deadline), p_payload (a JSON object of at most 1048576 bytes).
+-- 2048 bytes are what an index row can hold together with the run id.
+-- Locks: none. SQLSTATEs: none. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_event_refusal(
+    p_event_type text, p_subject_id text, p_has_due boolean, p_payload json
+) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN coalesce(p_event_type, '') = '' THEN 'an event has no type'
+    WHEN octet_length(p_event_type) > 200 THEN 'an event type is longer than 200 bytes'
+    WHEN p_subject_id IS NULL AND NOT starts_with(p_event_type, 'run_')
+        THEN 'a ' || p_event_type || ' event has no subject'
+    WHEN octet_length(p_subject_id) > 2048
+        THEN 'the subject of a ' || p_event_type || ' event is longer than 2048 bytes'
+    WHEN btrim(p_subject_id) = '' THEN 'the subject of a ' || p_event_type || ' event is blank'
+    WHEN p_event_type = 'wait_created' AND NOT p_has_due THEN 'a wait_created event has no deadline'
+    WHEN p_payload IS NULL OR json_typeof(p_payload) <> 'object'
+        THEN 'the payload of a ' || p_event_type || ' event is not a JSON object'
+    WHEN octet_length(p_payload::text) > 1048576
+        THEN 'the payload of a ' || p_event_type || ' event is larger than 1048576 bytes'
+END;
+
+REVOKE EXECUTE ON FUNCTION flow_event_refusal(text, text, boolean, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_event_refusal(text, text, boolean, json)
+    IS 'What is wrong with the shape of one event, or null.';
+
+-- sql/functions/core/flow_refuse_event.sql
+-- Trigger functions that refuse what must not happen to flow_events.
+--   flow_refuse_event()    a row whose shape is wrong; the table's own constraints would refuse it
+--                          too, but their error shows the row, and with it tokens and payloads
+--   flow_refuse_change()   UPDATE, DELETE or TRUNCATE: the table is append-only
+-- Locks: none. SQLSTATEs: WF009, WF012. Callers: the triggers.
+CREATE FUNCTION flow_refuse_event() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF octet_length(NEW.payload::text) > 1048576 THEN
+        PERFORM flow_raise_too_large(NEW.run_id, NEW.event_type, octet_length(NEW.payload::text));
+    END IF;
+    IF NOT flow_run_id_is_valid(NEW.run_id) THEN
+        PERFORM flow_raise_run_id(NEW.run_id);
+    END IF;
+    PERFORM flow_raise_transition(NEW.run_id, coalesce(
+        flow_event_refusal(NEW.event_type, NEW.subject_id, NEW.due_at IS NOT NULL, NEW.payload),
+        'an event needs a sequence from 1, an event id, a time and a transaction id'));
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION flow_refuse_change() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_raise_transition(NULL,
+        format('%s on %I is refused: history is append-only', lower(TG_OP), TG_TABLE_NAME));
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION flow_raise_too_large(p_run_id text, p_event_type text, p_bytes integer)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_raise('WF012',
+        format('run %s: the payload of a %s event has %s bytes, at most 1048576 are stored',
+            p_run_id, p_event_type, p_bytes),
+        jsonb_build_object('run_id', p_run_id, 'event_type', p_event_type, 'bytes', p_bytes,
+            'max_bytes', 1048576),
+        'Store large values elsewhere and pass a reference.');
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_refuse_event() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_refuse_change() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_raise_too_large(text, text, integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_refuse_event() IS 'Trigger function: refuses a row of the wrong shape.';
+COMMENT ON FUNCTION flow_refuse_change() IS 'Trigger function: refuses changes of history.';
+COMMENT ON FUNCTION flow_raise_too_large(text, text, integer) IS 'Raises WF012.';
+
+-- sql/tables/flow_migrations.sql
+-- flow_migrations: the applied revisions and the checksum of the SQL each one ran.
+-- Serving processes compare it with what they were built for and never run DDL themselves.
+CREATE TABLE flow_migrations (
+    version text COLLATE "C" NOT NULL,
+    sha256 text COLLATE "C" NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT flow_now(),
+    CONSTRAINT flow_migrations_pkey PRIMARY KEY (version)
+);
+
+COMMENT ON TABLE flow_migrations IS 'Applied revisions and the checksum of their SQL.';
+COMMENT ON COLUMN flow_migrations.version IS 'Revision.';
+COMMENT ON COLUMN flow_migrations.sha256 IS 'SHA-256 of the SQL that was run, in hex.';
+COMMENT ON COLUMN flow_migrations.applied_at IS 'When it was applied.';
+
+-- sql/tables/flow_events.sql
+-- flow_events: the event streams, the only authority; every other table can be rebuilt from it.
+-- Append-only by trigger and by grants. The key is also the last guard against two writers.
+CREATE TABLE flow_events (
+    run_id text COLLATE "C" NOT NULL,
+    sequence bigint NOT NULL,
+    event_id uuid NOT NULL,
+    event_type text COLLATE "C" NOT NULL,
+    subject_id text COLLATE "C",
+    due_at timestamptz,
+    payload json NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT flow_now(),
+    transaction_id xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    schema_version smallint,
+    CONSTRAINT flow_events_pkey PRIMARY KEY (run_id, sequence),
+    CONSTRAINT flow_events_sequence_check CHECK (sequence >= 1),
+    CONSTRAINT flow_events_subject_check
+        CHECK (subject_id IS NOT NULL OR starts_with(event_type, 'run_')),
+    CONSTRAINT flow_events_due_check CHECK (due_at IS NOT NULL OR event_type <> 'wait_created'),
+    CONSTRAINT flow_events_schema_version_check CHECK (schema_version >= 1)
+) WITH (
+    -- rows are never updated: pages may be full
+    fillfactor = 100,
+    -- there are no dead rows to wait for; vacuum only freezes and sets the visibility map, and
+    -- doing so every 50,000 inserted rows keeps each pass short
+    autovacuum_vacuum_insert_scale_factor = 0.02,
+    autovacuum_vacuum_insert_threshold = 50000,
+    autovacuum_analyze_scale_factor = 0.02
+);
+
+-- What client verbs look up by subject. Steps, the bulk of a history, stay out of it.
+CREATE INDEX flow_events_subject_idx ON flow_events (run_id, subject_id)
+    WHERE event_type IN (
+        'wait_created', 'wait_completed', 'hook_created', 'hook_received', 'hook_disposed',
+        'run_progress_recorded', 'child_operation_linked', 'run_cancellation_requested',
+        'signal_received', 'update_applied');
+
+COMMENT ON TABLE flow_events IS 'The event streams of all runs, append-only; the only authority.';
+COMMENT ON COLUMN flow_events.run_id IS 'The run whose stream this is.';
+COMMENT ON COLUMN flow_events.sequence IS 'Place in the stream, from 1, without gaps.';
+COMMENT ON COLUMN flow_events.event_id IS 'Identity of the event; derived from run and sequence when the writer gave none.';
+COMMENT ON COLUMN flow_events.event_type IS 'What happened, in snake case, for example step_completed.';
+COMMENT ON COLUMN flow_events.subject_id IS 'The step, wait, hook, link or progress id the event is about; null for events of the run itself.';
+COMMENT ON COLUMN flow_events.due_at IS 'Deadline the event sets (wait, retry, hook expiry), rounded up to microseconds.';
+COMMENT ON COLUMN flow_events.payload IS 'The event object without its type member, text kept verbatim. Holds hook tokens and user data.';
+COMMENT ON COLUMN flow_events.recorded_at IS 'Database time of the append; equal for all events of one append.';
+COMMENT ON COLUMN flow_events.transaction_id IS 'Transaction that wrote the row; lets a reader follow commits without gaps.';
+COMMENT ON COLUMN flow_events.schema_version IS 'Envelope schema version as on the wire; null means that it was absent and is read as 1.';
+
+-- sql/tables/flow_runs.sql
+-- flow_runs: one row a run, the head of its stream and its line on the list page.
+-- Maintained by the projection of flow_events in the transaction of the append.
+CREATE TABLE flow_runs (
+    run_id text COLLATE "C" NOT NULL,
+    workflow_name text COLLATE "C" NOT NULL,
+    workflow_version text COLLATE "C" NOT NULL,
+    runtime_build text COLLATE "C",
+    queue text COLLATE "C" NOT NULL DEFAULT 'default',
+    status text COLLATE "C" NOT NULL,
+    head_sequence bigint NOT NULL,
+    lease_epoch bigint NOT NULL DEFAULT 0,
+    blocked_reason text,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    ended_at timestamptz,
+    CONSTRAINT flow_runs_pkey PRIMARY KEY (run_id),
+    CONSTRAINT flow_runs_status_check CHECK (status IN (
+        'pending', 'running', 'suspended', 'cancelling',
+        'completed', 'failed', 'cancelled', 'continued_as_new')),
+    CONSTRAINT flow_runs_head_sequence_check CHECK (head_sequence >= 0)
+) WITH (
+    -- every append updates the row; half-empty pages keep those updates heap-only
+    fillfactor = 50,
+    -- a table of many ended runs has few live updates: do not wait for a share of the whole
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_analyze_scale_factor = 0.02
+);
+
+-- The list page, newest first, whole or by one filter. Nothing an ordinary append changes is
+-- indexed, so a step stays a heap-only update.
+CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id DESC);
+CREATE INDEX flow_runs_status_idx ON flow_runs (status, created_at DESC, run_id DESC);
+CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC, run_id DESC);
+CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id DESC)
+    WHERE blocked_reason IS NOT NULL;
+
+COMMENT ON TABLE flow_runs IS 'One row a run: head of the stream, fence, and what the list page shows.';
+COMMENT ON COLUMN flow_runs.run_id IS 'Id of the run.';
+COMMENT ON COLUMN flow_runs.workflow_name IS 'Name of the workflow, from the spec.';
+COMMENT ON COLUMN flow_runs.workflow_version IS 'Version of the workflow, from the spec.';
+COMMENT ON COLUMN flow_runs.runtime_build IS 'Build the run is pinned to, from the spec; null when any build will do.';
+COMMENT ON COLUMN flow_runs.queue IS 'Queue its drive task goes to.';
+COMMENT ON COLUMN flow_runs.status IS 'Status after the last event; suspended means running with an open wait, hook or retry.';
+COMMENT ON COLUMN flow_runs.head_sequence IS 'Sequence of the last event.';
+COMMENT ON COLUMN flow_runs.lease_epoch IS 'Fence: grows with every lease of the run; an append with an older epoch is refused.';
+COMMENT ON COLUMN flow_runs.blocked_reason IS 'Why no worker can drive the run at present; cleared by the next append or release.';
+COMMENT ON COLUMN flow_runs.created_at IS 'Time of the first event.';
+COMMENT ON COLUMN flow_runs.updated_at IS 'Time of the last event.';
+COMMENT ON COLUMN flow_runs.ended_at IS 'Time of the terminal event; null while the run is open.';
+
+-- sql/tables/flow_active_hooks.sql
+-- flow_active_hooks: the hooks that can still be resumed; a row goes when its hook is resolved, or
+-- when its run ends or is asked to cancel.
+-- The exclusion constraint makes a token unique and its hash index finds it: unlike a B-tree, it
+-- takes tokens of any length. Its error would show the token, so writers check first and catch it.
+CREATE TABLE flow_active_hooks (
+    run_id text COLLATE "C" NOT NULL,
+    hook_id text COLLATE "C" NOT NULL,
+    token text COLLATE "C" NOT NULL,
+    metadata json,
+    expires_at timestamptz,
+    created_sequence bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    CONSTRAINT flow_active_hooks_pkey PRIMARY KEY (run_id, hook_id),
+    CONSTRAINT flow_active_hooks_token_excl EXCLUDE USING hash (token WITH =)
+) WITH (
+    -- rows come and go and are never updated; a fixed threshold keeps the index small
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+COMMENT ON TABLE flow_active_hooks IS 'Hooks that can still be resumed.';
+COMMENT ON COLUMN flow_active_hooks.run_id IS 'Run that owns the hook.';
+COMMENT ON COLUMN flow_active_hooks.hook_id IS 'Id of the hook within its run.';
+COMMENT ON COLUMN flow_active_hooks.token IS 'The bearer token; unique among active hooks. Secret.';
+COMMENT ON COLUMN flow_active_hooks.metadata IS 'What the workflow attached to the hook.';
+COMMENT ON COLUMN flow_active_hooks.expires_at IS 'When the hook is disposed by itself; null for never.';
+COMMENT ON COLUMN flow_active_hooks.created_sequence IS 'Sequence of its hook_created event.';
+COMMENT ON COLUMN flow_active_hooks.created_at IS 'Time of its hook_created event.';
+
+-- sql/tables/scheduled_wakeups.sql
+-- scheduled_wakeups: the deadlines of open runs.
+-- A due row is turned into a drive task once (dispatched_at) and goes when the event that settles
+-- it is appended, or when its run ends or is asked to cancel.
+CREATE TABLE scheduled_wakeups (
+    run_id text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    subject_id text COLLATE "C" NOT NULL,
+    due_at timestamptz NOT NULL,
+    dispatched_at timestamptz,
+    CONSTRAINT scheduled_wakeups_pkey PRIMARY KEY (run_id, kind, subject_id),
+    CONSTRAINT scheduled_wakeups_kind_check
+        CHECK (kind IN ('wait', 'step_retry', 'hook_expiry'))
+) WITH (
+    -- the due scan walks the index from its start, where the dead rows are: vacuum early, by count
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- A row is in exactly one of the two: the scheduler reads the first, readers merge both.
+CREATE INDEX scheduled_wakeups_due_idx ON scheduled_wakeups (due_at, run_id, kind, subject_id)
+    WHERE dispatched_at IS NULL;
+CREATE INDEX scheduled_wakeups_dispatched_idx
+    ON scheduled_wakeups (due_at, run_id, kind, subject_id)
+    WHERE dispatched_at IS NOT NULL;
+
+COMMENT ON TABLE scheduled_wakeups IS 'Deadlines of open runs.';
+COMMENT ON COLUMN scheduled_wakeups.run_id IS 'Run that waits.';
+COMMENT ON COLUMN scheduled_wakeups.kind IS 'wait, step_retry or hook_expiry.';
+COMMENT ON COLUMN scheduled_wakeups.subject_id IS 'The wait, step or hook.';
+COMMENT ON COLUMN scheduled_wakeups.due_at IS 'Deadline, rounded up to microseconds.';
+COMMENT ON COLUMN scheduled_wakeups.dispatched_at IS 'When a drive task was made of it; null until then.';
+
+-- sql/tables/flow_tasks.sql
+-- flow_tasks: the queue. At most one open drive task a run; it is deleted when its holder releases
+-- the run and nothing woke it meanwhile. Rows are narrow: payloads live in flow_events.
+-- Whoever touches a run's task holds the run lock, or never waits (claim, heartbeat).
+CREATE TABLE flow_tasks (
+    task_id bigint GENERATED ALWAYS AS IDENTITY,
+    queue text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL DEFAULT 'drive_run',
+    payload json,
+    priority smallint NOT NULL DEFAULT 0,
+    available_at timestamptz NOT NULL,
+    attempts integer NOT NULL DEFAULT 0,
+    lease_owner text,
+    lease_expires_at timestamptz,
+    epoch bigint,
+    wakes bigint NOT NULL DEFAULT 1,
+    enqueued_at timestamptz NOT NULL,
+    CONSTRAINT flow_tasks_pkey PRIMARY KEY (task_id),
+    CONSTRAINT flow_tasks_lease_check
+        CHECK ((lease_owner IS NULL) = (lease_expires_at IS NULL))
+) WITH (
+    -- a short-lived table: vacuum by count, never by a share of a size that is mostly zero
+    fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE UNIQUE INDEX flow_tasks_drive_idx ON flow_tasks (run_id) WHERE kind = 'drive_run';
+-- What can be claimed, in the order of claiming; leased tasks are not in the way.
+CREATE INDEX flow_tasks_ready_idx ON flow_tasks (queue, priority, available_at, task_id)
+    WHERE lease_owner IS NULL;
+-- Leases, to find the expired ones.
+CREATE INDEX flow_tasks_leased_idx ON flow_tasks (queue, lease_expires_at, task_id)
+    WHERE lease_owner IS NOT NULL;
+
+COMMENT ON TABLE flow_tasks IS 'The queue of work for workers.';
+COMMENT ON COLUMN flow_tasks.task_id IS 'Identity; ties in the order of claiming are broken by it.';
+COMMENT ON COLUMN flow_tasks.queue IS 'Queue name.';
+COMMENT ON COLUMN flow_tasks.run_id IS 'Run the task belongs to.';
+COMMENT ON COLUMN flow_tasks.kind IS 'drive_run: replay the run and carry out what it decides.';
+COMMENT ON COLUMN flow_tasks.payload IS 'Argument of kinds that need one.';
+COMMENT ON COLUMN flow_tasks.priority IS 'Smaller numbers are claimed first.';
+COMMENT ON COLUMN flow_tasks.available_at IS 'Not claimed before this time.';
+COMMENT ON COLUMN flow_tasks.attempts IS 'Claims since the task was last given back in good order; counts lost workers.';
+COMMENT ON COLUMN flow_tasks.lease_owner IS 'Who holds the lease; null when nobody does.';
+COMMENT ON COLUMN flow_tasks.lease_expires_at IS 'When the lease ends unless a heartbeat extends it.';
+COMMENT ON COLUMN flow_tasks.epoch IS 'Fence of the lease, equal to flow_runs.lease_epoch while it is valid.';
+COMMENT ON COLUMN flow_tasks.wakes IS 'Counts the reasons to look at the run; a release with an older count is refused.';
+COMMENT ON COLUMN flow_tasks.enqueued_at IS 'When the task was made.';
+
+-- sql/types/flow_event_fact.sql
+-- flow_event_fact: what the projection needs to know of one stored event.
+-- payload is filled only for run_created and hook_created.
+CREATE TYPE flow_event_fact AS (
+    run_id text,
+    sequence bigint,
+    event_type text,
+    subject_id text,
+    due_at timestamptz,
+    payload json,
+    recorded_at timestamptz
+);
+
+COMMENT ON TYPE flow_event_fact IS 'What the projection needs to know of one stored event.';
+
+-- sql/types/flow_run_change.sql
+-- flow_run_change: what one append does to the row of one run.
+-- flags is the union of flow_event_flags over its events; create_payload, created_at and
+-- terminal_status are null unless the append holds such an event; is_broken says that its own
+-- events cannot follow one another (a gap, run_created not first, something after the end).
+CREATE TYPE flow_run_change AS (
+    run_id text,
+    first_sequence bigint,
+    last_sequence bigint,
+    flags integer,
+    recorded_at timestamptz,
+    create_payload json,
+    created_at timestamptz,
+    terminal_status text,
+    is_broken boolean
+);
+
+COMMENT ON TYPE flow_run_change IS 'What one append does to the row of one run.';
+
+-- sql/functions/project/flow_event_flags.sql
+-- flow_event_flags: which projections an event touches, as bits; an event of another type touches
+-- none but the head of its run.
+--    1  may settle a delayed retry        2  sets a deadline
+--    4  creates a hook                    8  settles a wait or a hook
+--   16  asks for cancellation            32  ends the run
+--   64  creates the run                 128  starts the run
+-- Arguments: p_event_type, p_has_due (whether it carries a deadline). The frequent types come first.
+-- Locks: none. SQLSTATEs: none. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_event_flags(p_event_type text, p_has_due boolean) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE p_event_type
+    WHEN 'step_created' THEN 0
+    WHEN 'step_started' THEN 1
+    WHEN 'step_completed' THEN 1
+    WHEN 'wait_created' THEN 2
+    WHEN 'wait_completed' THEN 8
+    WHEN 'run_created' THEN 64
+    WHEN 'run_started' THEN 128
+    WHEN 'run_completed' THEN 32
+    WHEN 'step_retrying' THEN CASE WHEN p_has_due THEN 3 ELSE 1 END
+    WHEN 'hook_created' THEN CASE WHEN p_has_due THEN 6 ELSE 4 END
+    WHEN 'hook_received' THEN 8
+    WHEN 'hook_disposed' THEN 8
+    WHEN 'step_failed' THEN 1
+    WHEN 'step_non_retryable' THEN 1
+    WHEN 'step_cancelled' THEN 1
+    WHEN 'run_cancellation_requested' THEN 16
+    ELSE CASE WHEN flow_terminal_status(p_event_type) IS NULL THEN 0 ELSE 32 END
+END;
+
+CREATE FUNCTION flow_wakeup_kind(p_event_type text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN starts_with(p_event_type, 'wait_') THEN 'wait'
+    WHEN starts_with(p_event_type, 'hook_') THEN 'hook_expiry'
+    ELSE 'step_retry'
+END;
+
+REVOKE EXECUTE ON FUNCTION flow_event_flags(text, boolean) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_wakeup_kind(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_event_flags(text, boolean) IS 'Which projections an event touches, as bits.';
+COMMENT ON FUNCTION flow_wakeup_kind(text) IS 'Kind of wakeup that a wait, hook or step event is about.';
+
+-- sql/functions/project/flow_has_suspension.sql
+-- flow_has_suspension: whether a run has an open hook, wait or delayed retry.
+-- Arguments: p_run_id. Locks: none. SQLSTATEs: none. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_has_suspension(p_run_id text) RETURNS boolean
+LANGUAGE sql STABLE
+RETURN EXISTS (SELECT FROM flow_active_hooks AS h WHERE h.run_id = p_run_id)
+    OR EXISTS (SELECT FROM scheduled_wakeups AS w WHERE w.run_id = p_run_id);
+
+REVOKE EXECUTE ON FUNCTION flow_has_suspension(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_has_suspension(text) IS 'Whether a run has an open hook, wait or delayed retry.';
+
+-- sql/functions/project/flow_spec_columns.sql
+-- flow_spec_columns: name, version and build of a workflow, out of the payload of run_created.
+-- Arguments: p_run_id (for the error), p_payload, an object with a member spec.
+-- Locks: none. SQLSTATEs: WF009 when name or version is missing, blank, too long to index, or not
+--   text. Callers: internal.
+CREATE FUNCTION flow_spec_columns(
+    p_run_id text, p_payload json, OUT name text, OUT version text, OUT build text
+)
+LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_spec json;
+    v_reason text;
+BEGIN
+    v_spec := flow_json_get(p_payload, 'spec');
+    v_reason := flow_spec_refusal(v_spec);
+    IF v_reason IS NOT NULL THEN
+        PERFORM flow_raise_transition(p_run_id, v_reason);
+    END IF;
+    name := flow_json_get_text(v_spec, 'name');
+    version := flow_json_get_text(v_spec, 'version');
+    build := flow_json_get_text(v_spec, 'runtime_build');
+END
+$$;
+
+CREATE FUNCTION flow_spec_refusal(p_spec json) RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_key text;
+    v_member json;
+BEGIN
+    IF p_spec IS NULL OR json_typeof(p_spec) <> 'object' THEN
+        RETURN 'the workflow spec is not a JSON object';
+    END IF;
+    FOREACH v_key IN ARRAY ARRAY['name', 'version', 'runtime_build'] LOOP
+        v_member := flow_json_get(p_spec, v_key);
+        CONTINUE WHEN v_key = 'runtime_build'
+            AND (v_member IS NULL OR json_typeof(v_member) = 'null');
+        IF v_member IS NULL OR json_typeof(v_member) <> 'string'
+            OR btrim(flow_json_get_text(p_spec, v_key)) = ''
+        THEN
+            RETURN format('the workflow spec needs a %s that is a string and not blank', v_key);
+        END IF;
+        IF octet_length(flow_json_get_text(p_spec, v_key)) > 1024 THEN
+            RETURN format('the %s of the workflow spec is longer than 1024 bytes', v_key);
+        END IF;
+    END LOOP;
+    RETURN NULL;
+EXCEPTION WHEN data_exception THEN
+    RETURN 'the name, version or build of the workflow spec holds characters that text cannot';
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_spec_columns(text, json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_spec_refusal(json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_spec_columns(text, json) IS 'Name, version and build out of a run_created payload.';
+COMMENT ON FUNCTION flow_spec_refusal(json) IS 'What is wrong with a workflow spec, or null.';
+
+-- sql/functions/project/flow_refuse_projection.sql
+-- flow_refuse_projection: raises the error of events that cannot follow the stream of their run.
+-- Arguments: p_change, the change that did not fit the run's row.
+-- Locks: none. SQLSTATEs: WF004 something after the end; WF009 a gap, or run_created not first.
+-- Callers: internal.
+CREATE FUNCTION flow_refuse_projection(p_change flow_run_change) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_head bigint;
+    v_status text;
+BEGIN
+    SELECT r.head_sequence, r.status INTO v_head, v_status
+      FROM flow_runs AS r WHERE r.run_id = p_change.run_id;
+    IF flow_is_terminal(v_status) THEN
+        PERFORM flow_raise_terminal(p_change.run_id, v_status);
+    ELSIF NOT p_change.is_broken AND v_head IS NOT NULL THEN
+        PERFORM flow_raise_transition(p_change.run_id, format(
+            'event %s does not follow event %s', p_change.first_sequence, v_head));
+    ELSIF p_change.first_sequence = 1 AND p_change.create_payload IS NULL THEN
+        PERFORM flow_raise_transition(p_change.run_id, 'the first event must be run_created');
+    ELSIF p_change.first_sequence > 1 AND p_change.create_payload IS NOT NULL THEN
+        PERFORM flow_raise_transition(p_change.run_id, 'run_created can only be the first event');
+    ELSIF v_head IS NULL AND p_change.create_payload IS NULL THEN
+        PERFORM flow_raise_transition(p_change.run_id, format(
+            'event %s has no event before it', p_change.first_sequence));
+    ELSIF p_change.terminal_status IS NOT NULL THEN
+        PERFORM flow_raise_terminal(p_change.run_id, p_change.terminal_status);
+    ELSE
+        PERFORM flow_raise_transition(p_change.run_id, format(
+            'events %s to %s have a gap', p_change.first_sequence, p_change.last_sequence));
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_refuse_projection(flow_run_change) FROM PUBLIC;
+COMMENT ON FUNCTION flow_refuse_projection(flow_run_change)
+    IS 'Raises the error of events that cannot follow the stream of their run.';
+
+-- sql/functions/project/flow_raise_token_conflict.sql
+-- flow_raise_token_conflict: raises WF005 for a hook whose token belongs to another active hook.
+-- Arguments: the run and hook that wanted the token, and the run and hook that own it. Never the
+--   token itself.
+-- Locks: none. SQLSTATEs: WF005. Callers: internal.
+CREATE FUNCTION flow_raise_token_conflict(
+    p_run_id text, p_hook_id text, p_owner_run_id text, p_owner_hook_id text
+) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_raise('WF005',
+        format('run %s cannot create hook %s: its token belongs to hook %s of run %s',
+            p_run_id, p_hook_id, p_owner_hook_id, p_owner_run_id),
+        jsonb_build_object('run_id', p_owner_run_id, 'hook_id', p_owner_hook_id,
+            'requested_run_id', p_run_id, 'requested_hook_id', p_hook_id),
+        'Use another token, or resume or dispose the hook that owns it.');
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_raise_token_conflict(text, text, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_raise_token_conflict(text, text, text, text) IS 'Raises WF005.';
+
+-- sql/functions/project/flow_project_hooks.sql
+-- flow_project_hooks: brings flow_active_hooks up to date with newly stored events.
+-- Arguments: p_events, all of them; p_flags, the union of their flow_event_flags.
+--   Only the last event about a hook counts: a hook that is created and settled in the same append
+--   leaves no row, and one created after a cancellation request stays.
+-- Locks, in order: token locks, sorted; then rows. The run locks are the caller's.
+-- SQLSTATEs: WF005 the token belongs to another active hook; WF009 the hook is active with another
+--   token. Callers: internal.
+CREATE FUNCTION flow_project_hooks(p_events flow_event_fact[], p_flags integer) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    v_runs text[];
+    v_hooks text[];
+    v_tokens text[];
+    v_events flow_event_fact[];
+    v_clash record;
+BEGIN
+    IF p_flags & 48 <> 0 THEN
+        DELETE FROM flow_active_hooks AS h
+              USING unnest(p_events) AS e
+              WHERE h.run_id = e.run_id AND flow_clears(e.event_type);
+    END IF;
+    IF p_flags & 8 <> 0 THEN
+        DELETE FROM flow_active_hooks AS h
+              USING unnest(p_events) AS e
+              WHERE h.run_id = e.run_id AND h.hook_id = e.subject_id
+                AND e.event_type IN ('hook_received', 'hook_disposed');
+    END IF;
+    IF p_flags & 4 = 0 THEN
+        RETURN;
+    END IF;
+
+    SELECT array_agg(c.run_id), array_agg(c.subject_id),
+           array_agg(flow_json_get_text(c.payload, 'token')), array_agg(c.fact)
+      INTO v_runs, v_hooks, v_tokens, v_events
+      FROM (SELECT e.run_id, e.subject_id, e.payload, e AS fact
+              FROM unnest(p_events) AS e
+             WHERE e.event_type = 'hook_created'
+               AND NOT (p_flags & 56 <> 0 AND EXISTS (
+                    SELECT FROM unnest(p_events) AS later
+                     WHERE later.run_id = e.run_id AND later.sequence > e.sequence
+                       AND (flow_clears(later.event_type)
+                            OR (later.subject_id = e.subject_id
+                                AND later.event_type IN ('hook_received', 'hook_disposed')))))
+           ) AS c;
+    IF v_runs IS NULL THEN
+        RETURN;
+    END IF;
+
+    PERFORM flow_lock_tokens(v_tokens);
+    SELECT w.run_id, w.hook_id, h.run_id AS owner_run_id, h.hook_id AS owner_hook_id INTO v_clash
+      FROM unnest(v_runs, v_hooks, v_tokens) AS w (run_id, hook_id, token)
+      JOIN flow_active_hooks AS h ON h.token = w.token
+     WHERE (h.run_id, h.hook_id) <> (w.run_id, w.hook_id)
+     LIMIT 1;
+    IF FOUND THEN
+        PERFORM flow_raise_token_conflict(
+            v_clash.run_id, v_clash.hook_id, v_clash.owner_run_id, v_clash.owner_hook_id);
+    END IF;
+    SELECT w.run_id, w.hook_id INTO v_clash
+      FROM unnest(v_runs, v_hooks, v_tokens) AS w (run_id, hook_id, token)
+      JOIN flow_active_hooks AS h ON h.run_id = w.run_id AND h.hook_id = w.hook_id
+     WHERE w.token IS NULL OR h.token <> w.token
+     LIMIT 1;
+    IF FOUND THEN
+        PERFORM flow_raise_transition(v_clash.run_id,
+            format('hook %s is active with another token', v_clash.hook_id));
+    END IF;
+
+    BEGIN
+        INSERT INTO flow_active_hooks
+            (run_id, hook_id, token, metadata, expires_at, created_sequence, created_at)
+        SELECT e.run_id, e.hook_id, v_tokens[e.n], flow_json_get(e.payload, 'metadata'),
+               e.due_at, e.sequence, e.recorded_at
+          FROM unnest(v_events) WITH ORDINALITY
+               AS e (run_id, sequence, event_type, hook_id, due_at, payload, recorded_at, n)
+            ON CONFLICT (run_id, hook_id) DO NOTHING;
+    EXCEPTION
+        -- two hooks of these events share a token; the error itself would show it
+        WHEN exclusion_violation THEN
+            PERFORM flow_raise_token_conflict(v_runs[1], v_hooks[1], v_runs[1], v_hooks[1]);
+    END;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_project_hooks(flow_event_fact[], integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_project_hooks(flow_event_fact[], integer)
+    IS 'Brings flow_active_hooks up to date with newly stored events.';
+
+-- sql/functions/project/flow_project_wakeups.sql
+-- flow_project_wakeups: brings scheduled_wakeups up to date with newly stored events.
+-- Arguments: p_events, all of them; p_flags, the union of their flow_event_flags; p_run_ids, their
+--   runs. Only the last event about a subject counts.
+-- Locks: rows. The run locks are the caller's. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_project_wakeups(
+    p_events flow_event_fact[], p_flags integer, p_run_ids text[]
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+BEGIN
+    IF p_flags & 48 <> 0 THEN
+        DELETE FROM scheduled_wakeups AS w
+              USING unnest(p_events) AS e
+              WHERE w.run_id = e.run_id AND flow_clears(e.event_type);
+    END IF;
+    IF p_flags & 8 <> 0 THEN
+        DELETE FROM scheduled_wakeups AS w
+              USING unnest(p_events) AS e
+              WHERE w.run_id = e.run_id AND w.subject_id = e.subject_id
+                AND w.kind = flow_wakeup_kind(e.event_type)
+                AND flow_event_flags(e.event_type, false) = 8;
+    END IF;
+    -- most appends hold step events and few runs have a delayed retry: look once a run, not once
+    -- an event
+    IF p_flags & 1 <> 0 AND EXISTS (
+        SELECT FROM scheduled_wakeups AS w
+         WHERE w.run_id = ANY (p_run_ids) AND w.kind = 'step_retry')
+    THEN
+        DELETE FROM scheduled_wakeups AS w
+              USING unnest(p_events) AS e
+              WHERE w.run_id = e.run_id AND w.subject_id = e.subject_id AND w.kind = 'step_retry'
+                AND flow_event_flags(e.event_type, e.due_at IS NOT NULL) = 1;
+    END IF;
+    IF p_flags & 2 = 0 THEN
+        RETURN;
+    END IF;
+
+    INSERT INTO scheduled_wakeups AS w (run_id, kind, subject_id, due_at)
+    SELECT DISTINCT ON (e.run_id, k.kind, e.subject_id)
+           e.run_id, k.kind, e.subject_id, e.due_at
+      FROM unnest(p_events) AS e
+     CROSS JOIN LATERAL (SELECT flow_wakeup_kind(e.event_type) AS kind) AS k
+     WHERE e.due_at IS NOT NULL
+       AND flow_event_flags(e.event_type, true) & 2 <> 0
+       AND NOT (p_flags & 57 <> 0 AND EXISTS (
+            SELECT FROM unnest(p_events) AS later
+             WHERE later.run_id = e.run_id AND later.sequence > e.sequence
+               AND (flow_clears(later.event_type)
+                    OR (later.subject_id = e.subject_id
+                        AND flow_wakeup_kind(later.event_type) = k.kind
+                        AND flow_event_flags(later.event_type, later.due_at IS NOT NULL)
+                            IN (1, 8)))))
+     ORDER BY e.run_id, k.kind, e.subject_id, e.sequence DESC
+        ON CONFLICT (run_id, kind, subject_id) DO UPDATE
+       SET due_at = excluded.due_at, dispatched_at = NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_project_wakeups(flow_event_fact[], integer, text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_project_wakeups(flow_event_fact[], integer, text[])
+    IS 'Brings scheduled_wakeups up to date with newly stored events.';
+
+-- sql/functions/project/flow_project_runs.sql
+-- flow_project_runs: brings flow_runs up to date: head, status, times. It also is the guard of the
+-- stream for every writer: a change that does not follow the head of its run is refused.
+-- Arguments: p_changes, one a run. Hooks and wakeups must be up to date: whether any is open makes
+--   the difference between running and suspended.
+-- Locks: rows. The run locks are the caller's. SQLSTATEs: WF004, WF009, WF010. Callers: internal.
+CREATE FUNCTION flow_project_runs(p_changes flow_run_change[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    v_change flow_run_change;
+    v_done text[];
+    v_created text[];
+BEGIN
+    WITH moved AS (
+        UPDATE flow_runs AS r
+           SET head_sequence = c.last_sequence,
+               status = CASE
+                   WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
+                   WHEN c.flags & 16 <> 0 OR r.status = 'cancelling' THEN 'cancelling'
+                   WHEN r.status = 'pending' AND c.flags & 128 = 0 THEN 'pending'
+                   -- a running run has nothing open, so only a new opening can suspend it
+                   WHEN (r.status <> 'running' OR c.flags & 6 <> 0)
+                        AND flow_has_suspension(r.run_id) THEN 'suspended'
+                   ELSE 'running'
+               END,
+               updated_at = c.recorded_at,
+               ended_at = CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END,
+               blocked_reason = NULL
+          FROM unnest(p_changes) AS c
+         WHERE r.run_id = c.run_id
+           AND c.flags & 64 = 0
+           AND r.head_sequence = c.first_sequence - 1
+           AND r.status NOT IN ('completed', 'failed', 'cancelled', 'continued_as_new')
+        RETURNING r.run_id
+    )
+    SELECT array_agg(m.run_id) INTO v_done FROM moved AS m;
+    IF coalesce(cardinality(v_done), 0) = cardinality(p_changes) THEN
+        RETURN;
+    END IF;
+
+    WITH made AS (
+        INSERT INTO flow_runs AS r (run_id, workflow_name, workflow_version, runtime_build, status,
+            head_sequence, created_at, updated_at, ended_at)
+        SELECT c.run_id, s.name, s.version, s.build,
+               CASE
+                   WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
+                   WHEN c.flags & 16 <> 0 THEN 'cancelling'
+                   WHEN c.flags & 128 = 0 THEN 'pending'
+                   WHEN c.flags & 6 <> 0 AND flow_has_suspension(c.run_id) THEN 'suspended'
+                   ELSE 'running'
+               END,
+               c.last_sequence, c.created_at, c.recorded_at,
+               CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END
+          FROM unnest(p_changes) AS c
+         CROSS JOIN LATERAL flow_spec_columns(c.run_id, c.create_payload) AS s
+         WHERE c.flags & 64 <> 0
+            -- a row with head 0 was reserved for its queue in this transaction
+            ON CONFLICT (run_id) DO UPDATE
+           SET workflow_name = excluded.workflow_name,
+               workflow_version = excluded.workflow_version,
+               runtime_build = excluded.runtime_build, status = excluded.status,
+               head_sequence = excluded.head_sequence, created_at = excluded.created_at,
+               updated_at = excluded.updated_at, ended_at = excluded.ended_at
+         WHERE r.head_sequence = 0
+        RETURNING r.run_id
+    )
+    SELECT array_agg(m.run_id) INTO v_created FROM made AS m;
+    v_done := coalesce(v_done, '{}') || coalesce(v_created, '{}');
+    IF cardinality(v_done) = cardinality(p_changes) THEN
+        RETURN;
+    END IF;
+
+    FOREACH v_change IN ARRAY p_changes LOOP
+        IF v_change.run_id <> ALL (v_done) THEN
+            PERFORM flow_refuse_projection(v_change);
+        END IF;
+    END LOOP;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_project_runs(flow_run_change[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_project_runs(flow_run_change[])
+    IS 'Brings flow_runs up to date and refuses what does not follow the head.';
+
+-- sql/functions/project/flow_project.sql
+-- flow_project: brings every projection up to date with newly stored events.
+-- Arguments: p_events, events of any number of runs, stored by this transaction. Called by the
+--   trigger on flow_events; a store that cannot have the trigger may call it after its own insert.
+-- Locks, in order: run locks when they are free (a direct writer then counts as their holder;
+--   it must not wait for them, because it has inserted already), token locks, rows.
+-- SQLSTATEs: WF004, WF005, WF009. Callers: internal.
+CREATE FUNCTION flow_project(p_events flow_event_fact[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_changes flow_run_change[];
+    v_run_ids text[];
+    v_flags integer;
+    v_broken boolean;
+    v_change flow_run_change;
+BEGIN
+    SELECT array_agg(ROW(s.run_id, s.first_sequence, s.last_sequence, s.flags, s.recorded_at,
+               s.create_payload, s.created_at, s.terminal_status, s.is_broken)::flow_run_change),
+           array_agg(s.run_id), bit_or(s.flags), bool_or(s.is_broken)
+      INTO v_changes, v_run_ids, v_flags, v_broken
+      FROM (SELECT f.run_id, min(f.sequence) AS first_sequence, max(f.sequence) AS last_sequence,
+                   bit_or(f.flags) AS flags, max(f.recorded_at) AS recorded_at,
+                   (array_agg(f.payload) FILTER (WHERE f.flags = 64))[1] AS create_payload,
+                   min(f.recorded_at) FILTER (WHERE f.flags = 64) AS created_at,
+                   max(flow_terminal_status(f.event_type)) FILTER (WHERE f.flags = 32)
+                       AS terminal_status,
+                   max(f.sequence) - min(f.sequence) + 1 <> count(*)
+                       OR bool_or((f.flags = 64) <> (f.sequence = 1))
+                       OR min(f.sequence) FILTER (WHERE f.flags = 32) < max(f.sequence)
+                       AS is_broken
+              FROM (SELECT e.run_id, e.sequence, e.event_type, e.payload, e.recorded_at,
+                           flow_event_flags(e.event_type, e.due_at IS NOT NULL) AS flags
+                      FROM unnest(p_events) AS e) AS f
+             GROUP BY f.run_id) AS s;
+    IF v_broken THEN
+        FOREACH v_change IN ARRAY v_changes LOOP
+            IF v_change.is_broken THEN
+                PERFORM flow_refuse_projection(v_change);
+            END IF;
+        END LOOP;
+    END IF;
+
+    PERFORM pg_try_advisory_xact_lock(flow_run_key(i.run_id)) FROM unnest(v_run_ids) AS i (run_id);
+    IF v_flags & 60 <> 0 THEN
+        PERFORM flow_project_hooks(p_events, v_flags);
+    END IF;
+    IF v_flags & 59 <> 0 THEN
+        PERFORM flow_project_wakeups(p_events, v_flags, v_run_ids);
+    END IF;
+    PERFORM flow_project_runs(v_changes);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_project(flow_event_fact[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_project(flow_event_fact[])
+    IS 'Brings every projection up to date with newly stored events.';
+
+-- sql/functions/project/flow_project_events.sql
+-- flow_project_events: trigger function of flow_events; hands the stored events to flow_project.
+-- Statement level, so that its cost is per append and not per event. It is right for every writer,
+-- also for one that inserts directly.
+-- Locks and SQLSTATEs: those of flow_project. Callers: the trigger.
+CREATE FUNCTION flow_project_events() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_events flow_event_fact[];
+BEGIN
+    SELECT array_agg(ROW(n.run_id, n.sequence, n.event_type, n.subject_id, n.due_at,
+               CASE WHEN n.event_type IN ('run_created', 'hook_created') THEN n.payload END,
+               n.recorded_at)::flow_event_fact)
+      INTO v_events
+      FROM new_events AS n;
+    IF v_events IS NOT NULL THEN
+        PERFORM flow_project(v_events);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_project_events() FROM PUBLIC;
+COMMENT ON FUNCTION flow_project_events() IS 'Trigger function: projects newly stored events.';
+
+-- sql/triggers/flow_events_triggers.sql
+-- The triggers of flow_events: projection, shape guard, append-only guard.
+-- The shape guard is a condition: its function runs only for a row that is refused, so an ordinary
+-- insert pays for the comparison alone.
+CREATE TRIGGER flow_events_guard
+    BEFORE INSERT ON flow_events
+    FOR EACH ROW
+    WHEN (NEW.run_id IS NULL OR NEW.sequence IS NULL OR NEW.sequence < 1 OR NEW.event_id IS NULL
+          OR NEW.recorded_at IS NULL OR NEW.transaction_id IS NULL OR NEW.schema_version < 1
+          OR (NEW.sequence = 1 AND NOT flow_run_id_is_valid(NEW.run_id))
+          OR flow_event_refusal(NEW.event_type, NEW.subject_id, NEW.due_at IS NOT NULL, NEW.payload)
+             IS NOT NULL)
+    EXECUTE FUNCTION flow_refuse_event();
+
+CREATE TRIGGER flow_events_project
+    AFTER INSERT ON flow_events
+    REFERENCING NEW TABLE AS new_events
+    FOR EACH STATEMENT
+    EXECUTE FUNCTION flow_project_events();
+
+CREATE TRIGGER flow_events_append_only
+    BEFORE UPDATE OR DELETE ON flow_events
+    FOR EACH STATEMENT
+    EXECUTE FUNCTION flow_refuse_change();
+
+CREATE TRIGGER flow_events_no_truncate
+    BEFORE TRUNCATE ON flow_events
+    FOR EACH STATEMENT
+    EXECUTE FUNCTION flow_refuse_change();
+
+COMMENT ON TRIGGER flow_events_guard ON flow_events IS 'Refuses a row of the wrong shape without showing it.';
+COMMENT ON TRIGGER flow_events_project ON flow_events IS 'Keeps flow_runs, flow_active_hooks and scheduled_wakeups.';
+COMMENT ON TRIGGER flow_events_append_only ON flow_events IS 'History is append-only.';
+COMMENT ON TRIGGER flow_events_no_truncate ON flow_events IS 'History is append-only.';
+
+-- sql/types/flow_append_event.sql
+-- flow_append_event: one event of an append, as read from the batch.
+-- due_in_us: the deadline is the time of the append plus so many microseconds.
+-- token and linked_run_id are taken out of the payload of hook_created and child_operation_linked.
+CREATE TYPE flow_append_event AS (
+    event_position integer,
+    event_type text,
+    subject_id text,
+    due_at timestamptz,
+    due_in_us bigint,
+    payload json,
+    event_id uuid,
+    token text,
+    linked_run_id text
+);
+
+COMMENT ON TYPE flow_append_event IS 'One event of an append, as read from the batch.';
+
+-- sql/types/flow_append_element.sql
+-- flow_append_element: one element of an append batch: the events of one run.
+-- refusal says why the element cannot be stored whatever the state of its run is, as an object with
+-- sqlstate and reason; null when nothing is wrong with it.
+CREATE TYPE flow_append_element AS (
+    ordinal integer,
+    run_id text,
+    expected bigint,
+    epoch bigint,
+    release bigint,
+    queue text,
+    event_count integer,
+    creates boolean,
+    has_token boolean,
+    has_link boolean,
+    refusal json,
+    events flow_append_event[]
+);
+
+COMMENT ON TYPE flow_append_element IS 'One element of an append batch: the events of one run.';
+
+-- sql/types/flow_append_verdict.sql
+-- flow_append_verdict: what becomes of one element of an append batch.
+-- base is the head before the append, null when the run does not exist; terminal says whether the
+-- run had ended before.
+CREATE TYPE flow_append_verdict AS (
+    outcome text,
+    base bigint,
+    is_terminal boolean,
+    detail json
+);
+
+COMMENT ON TYPE flow_append_verdict IS 'What becomes of one element of an append batch.';
+
+-- sql/functions/append/flow_append_read_events.sql
+-- flow_append_read_events: takes the events of one element of an append batch apart.
+-- Arguments: p_events, array of {"type", "subject"?, "due_at"?, "due_in_us"?, "payload",
+--   "event_id"?}; p_shielded, whether the text went through flow_json_shield.
+-- refusal is null, or says as {"sqlstate", "reason", ...} why the event can never be stored.
+-- Locks: none. SQLSTATEs: class 22 when a value has the wrong JSON type. Callers: internal.
+-- No search_path, so that it is inlined into its caller; names in the body are bound at creation.
+-- The member of the payload that repeats the deadline of an event, or null when it has none.
+CREATE FUNCTION flow_due_member(p_event_type text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE p_event_type
+    WHEN 'wait_created' THEN 'resume_at'
+    WHEN 'step_retrying' THEN 'retry_after'
+    WHEN 'hook_created' THEN 'expires_at'
+END;
+
+CREATE FUNCTION flow_append_read_events(p_events json, p_shielded boolean)
+RETURNS TABLE (
+    event_position integer, event_type text, subject_id text, due_at timestamptz, due_in_us bigint,
+    payload json, event_id uuid, token text, linked_run_id text, refusal json
+)
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT e.event_position, e.event_type, e.subject_id, e.due_at, e.due_in_us, e.payload,
+           e.event_id, e.token, e.linked_run_id,
+           CASE
+               WHEN r.reason IS NULL THEN NULL
+               WHEN r.bytes > 1048576 THEN json_build_object(
+                   'sqlstate', 'WF012', 'reason', r.reason, 'event_type', e.event_type,
+                   'bytes', r.bytes, 'max_bytes', 1048576)
+               ELSE json_build_object('sqlstate', 'WF009', 'reason', r.reason)
+           END AS refusal
+      FROM (
+        SELECT x.ordinal::integer AS event_position,
+               flow_text_unshield(p_shielded, x.type) AS event_type,
+               flow_text_unshield(p_shielded, x.subject) AS subject_id,
+               CASE WHEN x.due_at IS NOT NULL THEN flow_deadline(x.due_at) END AS due_at,
+               x.due_in_us,
+               CASE
+                   WHEN x.payload IS NULL THEN '{}'::json
+                   WHEN p_shielded THEN flow_json_unshield(x.payload::text)::json
+                   ELSE x.payload
+               END AS payload,
+               x.event_id,
+               CASE WHEN x.type = 'hook_created'
+                   THEN flow_text_unshield(p_shielded, x.payload ->> 'token') END AS token,
+               CASE WHEN x.type = 'child_operation_linked'
+                   THEN flow_text_unshield(p_shielded, x.payload -> 'child' ->> 'flow_run_id')
+               END AS linked_run_id
+          FROM ROWS FROM (json_to_recordset(p_events) AS (
+                   type text, subject text, due_at text, due_in_us bigint, payload json,
+                   event_id uuid))
+               WITH ORDINALITY AS x (type, subject, due_at, due_in_us, payload, event_id, ordinal)
+      ) AS e
+     CROSS JOIN LATERAL (
+        SELECT b.bytes,
+               CASE
+                   WHEN e.event_type = 'hook_created' AND coalesce(e.token, '') = ''
+                       THEN 'a hook_created event has no token'
+                   WHEN e.due_in_us IS NOT NULL AND (e.due_at IS NOT NULL
+                           OR e.due_in_us NOT BETWEEN 0 AND 250000000000000000
+                           OR flow_due_member(e.event_type) IS NULL)
+                       THEN 'due_in_us is out of range, beside due_at, or not for this event'
+                   WHEN b.bytes > 1048576
+                       THEN 'the payload of a ' || e.event_type || ' event is too large'
+                   ELSE flow_event_refusal(e.event_type, e.subject_id,
+                       e.due_at IS NOT NULL OR e.due_in_us IS NOT NULL, e.payload)
+               END AS reason
+          -- the deadline that will be added to the payload has 64 bytes at most
+          FROM (SELECT octet_length(e.payload::text)
+                       + CASE WHEN e.due_in_us IS NULL THEN 0 ELSE 64 END AS bytes) AS b
+      ) AS r;
+END;
+
+REVOKE EXECUTE ON FUNCTION flow_append_read_events(json, boolean) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_due_member(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_read_events(json, boolean) IS 'Takes the events of one append apart.';
+COMMENT ON FUNCTION flow_due_member(text) IS 'Payload member that repeats the deadline of an event.';
+
+-- sql/functions/append/flow_append_read.sql
+-- flow_append_read: takes a batch of appends apart.
+-- Arguments: p_batch, the array that flow_append_many takes; p_shielded, whether its text went
+--   through flow_json_shield.
+-- Returns one element a run with its events; what can never be stored is marked, not raised.
+-- Locks: none. SQLSTATEs: class 22 when a value has the wrong JSON type: the caller then reads the
+--   elements one by one to find the one at fault. Callers: internal.
+CREATE FUNCTION flow_append_read(p_batch json, p_shielded boolean) RETURNS flow_append_element[]
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_elements flow_append_element[];
+BEGIN
+    SELECT array_agg(ROW(b.ordinal, b.run_id, b.expected, b.epoch, b.release, b.queue,
+               coalesce(s.event_count, 0), coalesce(s.creates, false),
+               coalesce(s.has_token, false), coalesce(s.has_link, false),
+               CASE
+                   WHEN NOT r.has_run_id THEN json_build_object('sqlstate', 'WF013',
+                       'reason', 'a run id has 1 to 255 of A-Z a-z 0-9 . _ : @ + -')
+                   WHEN r.reason IS NOT NULL
+                       THEN json_build_object('sqlstate', 'WF009', 'reason', r.reason)
+                   ELSE s.refusal
+               END,
+               s.events)::flow_append_element)
+      INTO v_elements
+      FROM (
+        SELECT flow_text_unshield(p_shielded, x.run_id) AS run_id, x.expected, x.epoch, x.release,
+               coalesce(flow_text_unshield(p_shielded, x.queue), 'default') AS queue, x.events,
+               x.ordinal
+          FROM ROWS FROM (json_to_recordset(p_batch) AS (
+                   run_id text, expected bigint, epoch bigint, release bigint, queue text,
+                   events json))
+               WITH ORDINALITY AS x (run_id, expected, epoch, release, queue, events, ordinal)
+      ) AS b
+     CROSS JOIN LATERAL (
+        SELECT count(*)::integer AS event_count,
+               bool_or(v.event_type = 'run_created') AS creates,
+               bool_or(v.token IS NOT NULL) AS has_token,
+               bool_or(v.linked_run_id IS NOT NULL) AS has_link,
+               (array_agg(v.refusal) FILTER (WHERE v.refusal IS NOT NULL))[1] AS refusal,
+               max(v.event_position) FILTER (WHERE v.event_type = 'run_created') AS created_at,
+               min(v.event_position) FILTER (WHERE flow_terminal_status(v.event_type) IS NOT NULL)
+                   AS ended_at,
+               array_agg(ROW(v.event_position, v.event_type, v.subject_id, v.due_at, v.due_in_us,
+                   v.payload, v.event_id, v.token, v.linked_run_id)::flow_append_event) AS events
+          FROM flow_append_read_events(b.events, p_shielded) AS v
+      ) AS s
+     CROSS JOIN LATERAL (
+        SELECT CASE WHEN s.creates THEN flow_run_id_is_valid(b.run_id)
+                    ELSE coalesce(octet_length(b.run_id) BETWEEN 1 AND 255, false)
+               END AS has_run_id,
+               CASE
+                   WHEN octet_length(b.queue) > 255 OR btrim(b.queue) = ''
+                       THEN 'a queue name has 1 to 255 bytes and is not blank'
+                   WHEN b.release IS NOT NULL AND b.epoch IS NULL
+                       THEN 'a release needs the epoch of the lease'
+                   WHEN b.release IS NULL AND s.event_count = 0
+                       THEN 'there is neither an event nor a release'
+                   WHEN s.created_at > 1 OR (s.creates AND b.expected <> 0) 
+                       THEN 'run_created can only be the first event of a run'
+                   WHEN s.ended_at < s.event_count THEN 'an event follows the end of the run'
+                   WHEN s.creates
+                       THEN flow_spec_refusal(flow_json_get((s.events[1]).payload, 'spec'))
+               END AS reason
+      ) AS r;
+    RETURN v_elements;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_append_read(json, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_read(json, boolean) IS 'Takes a batch of appends apart.';
+
+-- sql/functions/append/flow_append_parse.sql
+-- flow_append_parse: reads a batch of appends; never raises for what is wrong with one element.
+-- Arguments: p_batch, the array that flow_append_many takes, at most 1000 elements.
+-- Locks: none. SQLSTATEs: WF010 when the batch is not an array, or too long. Callers: internal.
+CREATE FUNCTION flow_append_parse(p_batch json) RETURNS flow_append_element[]
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_shielded boolean := flow_json_is_hard(p_batch::text);
+    v_batch json := p_batch;
+    v_elements flow_append_element[];
+    v_one flow_append_element[];
+    v_element json;
+    v_ordinal integer := 0;
+BEGIN
+    IF p_batch IS NULL OR json_typeof(p_batch) <> 'array' THEN
+        PERFORM flow_raise_argument('p_batch', 'it must be a JSON array of appends');
+    END IF;
+    IF v_shielded THEN
+        v_batch := flow_json_shield(p_batch::text)::json;
+    END IF;
+    BEGIN
+        v_elements := flow_append_read(v_batch, v_shielded);
+    EXCEPTION WHEN data_exception THEN
+        -- some element is malformed: find out which
+        v_elements := NULL;
+        FOR v_element IN SELECT a.element FROM json_array_elements(v_batch) AS a (element) LOOP
+            v_ordinal := v_ordinal + 1;
+            BEGIN
+                v_one := flow_append_read(('[' || v_element::text || ']')::json, v_shielded);
+                v_one[1].ordinal := v_ordinal;
+            EXCEPTION WHEN data_exception THEN
+                v_one := ARRAY[ROW(v_ordinal, flow_append_run_id(v_element, v_shielded), NULL, NULL,
+                    NULL, NULL, 0, false, false, false, json_build_object('sqlstate', 'WF010',
+                    'reason', 'the element is malformed: a member has the wrong type or form'),
+                    NULL)::flow_append_element];
+            END;
+            v_elements := v_elements || v_one;
+        END LOOP;
+    END;
+    IF cardinality(v_elements) > 1000 THEN
+        PERFORM flow_raise_argument('p_batch', 'at most 1000 elements a call');
+    END IF;
+    RETURN v_elements;
+END
+$$;
+
+-- The run id of a malformed element, if it can be told, so that the answer names the run.
+CREATE FUNCTION flow_append_run_id(p_element json, p_shielded boolean) RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN left(flow_text_unshield(p_shielded, p_element ->> 'run_id'), 255);
+EXCEPTION WHEN data_exception THEN
+    RETURN NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_append_parse(json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_append_run_id(json, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_parse(json) IS 'Reads a batch of appends.';
+COMMENT ON FUNCTION flow_append_run_id(json, boolean) IS 'The run id of a malformed element, if any.';
+
+-- sql/functions/append/flow_append_check.sql
+-- flow_append_check: decides about every element of a batch, under the locks of their runs.
+-- Arguments: p_elements, as read from the batch. Returns one verdict an element, in order.
+-- The order of the questions: is it well formed; does the run exist; is the lease valid; is the
+-- head as expected; has the run ended; do links exist; are tokens free.
+-- Locks: none; the caller holds run and token locks. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_append_check(p_elements flow_append_element[]) RETURNS flow_append_verdict[]
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    v_verdicts flow_append_verdict[];
+BEGIN
+    SELECT array_agg(ROW(c.outcome, c.head, coalesce(c.status
+               IN ('completed', 'failed', 'cancelled', 'continued_as_new'), false),
+               CASE c.outcome
+                   WHEN 'appended' THEN NULL
+                   WHEN 'invalid' THEN coalesce(c.refusal, json_build_object('sqlstate', 'WF010',
+                       'reason', 'the run occurs more than once in the batch'))
+                   WHEN 'event_conflict' THEN json_build_object(
+                       'expected', coalesce(c.expected, 0),
+                       'actual', coalesce(c.head, 0))
+                   WHEN 'lease_lost' THEN json_build_object(
+                       'epoch', c.epoch, 'current', coalesce(c.lease_epoch, 0))
+                   WHEN 'run_terminal' THEN json_build_object('status', c.status)
+                   WHEN 'link_not_found' THEN json_build_object('flow_run_id', c.missing_link)
+                   ELSE '{}'::json
+               END)::flow_append_verdict ORDER BY c.ordinal)
+      INTO v_verdicts
+      FROM (
+        SELECT e.ordinal, e.expected, e.epoch, e.refusal, r.head, r.status,
+               r.lease_epoch, l.missing_link,
+               CASE
+                   WHEN e.refusal IS NOT NULL OR e.occurrence > 1 THEN 'invalid'
+                   WHEN r.head IS NULL AND NOT e.creates THEN 'run_not_found'
+                   WHEN e.epoch IS NOT NULL AND e.epoch <> coalesce(r.lease_epoch, 0)
+                       THEN 'lease_lost'
+                   WHEN e.creates AND r.head IS NOT NULL THEN 'event_conflict'
+                   WHEN NOT e.creates AND e.expected <> r.head THEN 'event_conflict'
+                   WHEN e.event_count > 0
+                        AND r.status IN ('completed', 'failed', 'cancelled', 'continued_as_new')
+                       THEN 'run_terminal'
+                   WHEN l.missing_link IS NOT NULL THEN 'link_not_found'
+                   ELSE 'appended'
+               END AS outcome
+          FROM (SELECT u.ordinal, u.run_id, u.creates, u.expected, u.epoch, u.refusal,
+                       u.event_count, u.has_link, u.events,
+                       row_number() OVER (PARTITION BY u.run_id, u.refusal IS NULL
+                                          ORDER BY u.ordinal) AS occurrence
+                  FROM unnest(p_elements) AS u) AS e
+          LEFT JOIN LATERAL (
+                SELECT f.head_sequence AS head, f.status, f.lease_epoch
+                  FROM flow_runs AS f
+                 WHERE f.run_id = e.run_id AND f.head_sequence > 0
+                 LIMIT 1) AS r ON true
+          LEFT JOIN LATERAL (
+                SELECT v.linked_run_id AS missing_link
+                  FROM unnest(e.events) AS v
+                 WHERE v.linked_run_id IS NOT NULL
+                   AND NOT EXISTS (SELECT FROM flow_runs AS f
+                                    WHERE f.run_id = v.linked_run_id AND f.head_sequence > 0)
+                 LIMIT 1) AS l ON e.has_link
+      ) AS c;
+    RETURN v_verdicts;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_append_check(flow_append_element[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_check(flow_append_element[])
+    IS 'Decides about every element of an append batch.';
+
+-- sql/functions/append/flow_append_check_tokens.sql
+-- flow_append_check_tokens: refuses the elements that want a hook token which is not theirs to take.
+-- Arguments: p_elements and p_verdicts, as read and decided so far. Returns the verdicts, changed.
+-- A token is free when no active hook has it, when the hook that has it is settled earlier in the
+-- same element, or when the same hook of the same run asks again. Of two elements that want one
+-- token the first gets it. An active hook cannot change its token.
+-- Locks: none; the caller holds run and token locks. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_append_check_tokens(
+    p_elements flow_append_element[], p_verdicts flow_append_verdict[]
+) RETURNS flow_append_verdict[]
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    v_element flow_append_element;
+    v_event flow_append_event;
+    -- the hooks this batch creates, as far as it has been looked through
+    v_runs text[] := '{}';
+    v_hooks text[] := '{}';
+    v_tokens text[] := '{}';
+    v_before integer;
+    v_owner record;
+    v_at integer;
+BEGIN
+    FOREACH v_element IN ARRAY p_elements LOOP
+        CONTINUE WHEN NOT v_element.has_token
+            OR (p_verdicts[v_element.ordinal]).outcome <> 'appended';
+        v_before := cardinality(v_tokens);
+        FOREACH v_event IN ARRAY v_element.events LOOP
+            IF v_event.event_type IN ('hook_received', 'hook_disposed')
+                OR flow_clears(v_event.event_type)
+            THEN
+                FOR v_at IN v_before + 1 .. cardinality(v_tokens) LOOP
+                    IF v_hooks[v_at] = v_event.subject_id OR flow_clears(v_event.event_type) THEN
+                        v_hooks[v_at] := NULL;
+                        v_tokens[v_at] := NULL;
+                    END IF;
+                END LOOP;
+            END IF;
+            CONTINUE WHEN v_event.token IS NULL;
+
+            -- stored hooks that this element has not settled by now
+            SELECT h.run_id, h.hook_id, h.token INTO v_owner
+              FROM (SELECT a.run_id, a.hook_id, a.token
+                      FROM flow_active_hooks AS a
+                     WHERE a.token = v_event.token
+                       AND (a.run_id <> v_element.run_id OR a.hook_id <> v_event.subject_id)
+                    UNION ALL
+                    SELECT a.run_id, a.hook_id, a.token
+                      FROM flow_active_hooks AS a
+                     WHERE a.run_id = v_element.run_id AND a.hook_id = v_event.subject_id
+                       AND a.token <> v_event.token) AS h
+             WHERE h.run_id <> v_element.run_id OR NOT EXISTS (
+                    SELECT FROM unnest(v_element.events) AS v
+                     WHERE v.event_position < v_event.event_position
+                       AND (flow_clears(v.event_type)
+                            OR (v.subject_id = h.hook_id
+                                AND v.event_type IN ('hook_received', 'hook_disposed'))))
+             LIMIT 1;
+            IF NOT FOUND THEN
+                -- hooks of this batch
+                FOR v_at IN 1 .. cardinality(v_tokens) LOOP
+                    IF (v_tokens[v_at] = v_event.token)
+                        <> (v_runs[v_at] = v_element.run_id AND v_hooks[v_at] = v_event.subject_id)
+                    THEN
+                        SELECT v_runs[v_at], v_hooks[v_at], v_tokens[v_at]
+                          INTO v_owner.run_id, v_owner.hook_id, v_owner.token;
+                    END IF;
+                END LOOP;
+            END IF;
+            IF v_owner.run_id IS NULL THEN
+                v_runs := v_runs || v_element.run_id;
+                v_hooks := v_hooks || v_event.subject_id;
+                v_tokens := v_tokens || v_event.token;
+                CONTINUE;
+            END IF;
+
+            IF v_owner.token = v_event.token THEN
+                p_verdicts[v_element.ordinal].outcome := 'hook_token_conflict';
+                p_verdicts[v_element.ordinal].detail := json_build_object(
+                    'run_id', v_owner.run_id, 'hook_id', v_owner.hook_id,
+                    'requested_hook_id', v_event.subject_id);
+            ELSE
+                p_verdicts[v_element.ordinal].outcome := 'invalid';
+                p_verdicts[v_element.ordinal].detail := json_build_object('sqlstate', 'WF009',
+                    'reason', format('hook %s is active with another token', v_event.subject_id));
+            END IF;
+            -- a refused element takes nothing
+            v_runs := v_runs[:v_before];
+            v_hooks := v_hooks[:v_before];
+            v_tokens := v_tokens[:v_before];
+            EXIT;
+        END LOOP;
+    END LOOP;
+    RETURN p_verdicts;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_append_check_tokens(flow_append_element[], flow_append_verdict[])
+    FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_check_tokens(flow_append_element[], flow_append_verdict[])
+    IS 'Refuses the elements of a batch that want a hook token of another hook.';
+
+-- sql/functions/append/flow_append_write.sql
+-- flow_append_write: stores the events of the accepted elements of a batch.
+-- Arguments: p_elements, p_bases (the head before the append, null for a refused element), p_at (the
+--   time of all events). A deadline given as a duration is counted from p_at and written into the
+--   payload as its last member; otherwise the payload is stored as it came.
+-- Locks: rows; run and token locks are the caller's. SQLSTATEs: those of the trigger, none for
+--   elements that were checked. Callers: internal.
+CREATE FUNCTION flow_append_write(
+    p_elements flow_append_element[], p_bases bigint[], p_at timestamptz
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    -- the trigger makes the rows of new runs; only a queue of their own needs a row before that
+    PERFORM flow_reserve_runs(array_agg(e.run_id), array_agg(e.queue), p_at)
+       FROM unnest(p_elements) AS e
+      WHERE e.creates AND e.queue <> 'default' AND p_bases[e.ordinal] IS NOT NULL
+     HAVING count(*) > 0;
+
+    INSERT INTO flow_events
+        (run_id, sequence, event_id, event_type, subject_id, due_at, payload, recorded_at)
+    SELECT e.run_id, p_bases[e.ordinal] + v.event_position,
+           coalesce(v.event_id, flow_event_id(e.run_id, p_bases[e.ordinal] + v.event_position)),
+           v.event_type, v.subject_id,
+           CASE WHEN v.due_in_us IS NULL THEN v.due_at
+                ELSE flow_time_after(p_at, v.due_in_us) END,
+           CASE WHEN v.due_in_us IS NULL THEN v.payload
+                ELSE flow_json_with(v.payload, flow_due_member(v.event_type),
+                                    flow_time_text(flow_time_after(p_at, v.due_in_us))) END,
+           p_at
+      FROM unnest(p_elements) AS e
+     CROSS JOIN LATERAL unnest(e.events) AS v
+     WHERE p_bases[e.ordinal] IS NOT NULL;
+END
+$$;
+
+-- Rows for runs about to be created whose queue is not the default one; head 0 until then.
+CREATE FUNCTION flow_reserve_runs(p_run_ids text[], p_queues text[], p_at timestamptz)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    INSERT INTO flow_runs (run_id, workflow_name, workflow_version, queue, status, head_sequence,
+        created_at, updated_at)
+    SELECT i.run_id, '', '', i.queue, 'pending', 0, p_at, p_at
+      FROM unnest(p_run_ids, p_queues) AS i (run_id, queue);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_append_write(flow_append_element[], bigint[], timestamptz)
+    FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_reserve_runs(text[], text[], timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_write(flow_append_element[], bigint[], timestamptz)
+    IS 'Stores the events of the accepted elements of a batch.';
+COMMENT ON FUNCTION flow_reserve_runs(text[], text[], timestamptz)
+    IS 'Rows for runs about to be created in a queue of their own.';
+
+-- sql/functions/queue/flow_release.sql
+-- flow_release: gives leases back and deletes their drive tasks, unless the runs were woken
+-- meanwhile. Internal form of flow_release_run and of the release in an append.
+-- Arguments: p_run_ids, p_epochs, p_wakes: three arrays, one entry a run: the epoch of the lease and
+--   the wake count its holder has seen. A run that has ended is always released.
+-- Returns one row a run: released, and the wake count as it is now (0 when nothing is left).
+-- Locks: queue rows, by run; the run locks are the caller's. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_release(p_run_ids text[], p_epochs bigint[], p_wakes bigint[])
+RETURNS TABLE (run_id text, released boolean, wakes bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    DELETE FROM flow_tasks AS t
+          USING (SELECT i.run_id, i.epoch, i.wakes
+                   FROM unnest(p_run_ids, p_epochs, p_wakes) AS i (run_id, epoch, wakes)
+                  ORDER BY i.run_id) AS g
+          WHERE t.run_id = g.run_id AND t.kind = 'drive_run' AND t.epoch = g.epoch
+            AND (t.wakes = g.wakes OR flow_is_terminal(
+                    (SELECT r.status FROM flow_runs AS r WHERE r.run_id = g.run_id)));
+    UPDATE flow_runs AS r
+       SET blocked_reason = NULL
+      FROM unnest(p_run_ids, p_epochs) AS g (run_id, epoch)
+     WHERE r.run_id = g.run_id AND r.lease_epoch = g.epoch AND r.blocked_reason IS NOT NULL;
+    -- no task of this lease is left: it was deleted just now, or by an earlier call whose answer
+    -- was lost
+    RETURN QUERY
+    SELECT g.run_id, t.task_id IS NULL, coalesce(t.wakes, 0)
+      FROM unnest(p_run_ids, p_epochs) AS g (run_id, epoch)
+      LEFT JOIN LATERAL (
+            SELECT f.task_id, f.wakes FROM flow_tasks AS f
+             WHERE f.run_id = g.run_id AND f.kind = 'drive_run' AND f.epoch = g.epoch
+             LIMIT 1) AS t ON true;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_release(text[], bigint[], bigint[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_release(text[], bigint[], bigint[])
+    IS 'Gives leases back and deletes their drive tasks, unless the runs were woken meanwhile.';
+
+-- sql/functions/append/flow_append_many.sql
+-- flow_append_many: appends events to many runs in one call; the form that workers use.
+-- Arguments: p_batch, a JSON array of at most 1000 elements, one a run:
+--   {"run_id": text, "expected": n or null, "epoch": n or null,
+--    "events": [{"type", "subject"?, "due_at"? (RFC 3339), "due_in_us"? (microseconds from the
+--                append), "payload": {...}, "event_id"? (uuid)}],
+--    "release"?: wake count seen by the lease's holder, "queue"?: text, for a run that is created}
+--   expected null appends at the head; epoch is the fence; an empty events array only releases.
+-- Returns one row an element, in order. outcome: appended, event_conflict, lease_lost, run_terminal,
+--   run_not_found, hook_token_conflict, link_not_found, invalid (run_conflict is reserved). A
+--   refused element changes nothing and does not touch the others. detail never holds a token.
+-- Locks, in order: retention guard (shared), run locks (also of linked runs), token locks, rows.
+-- SQLSTATEs: WF010 when p_batch is not such an array. Callers: worker.
+CREATE FUNCTION flow_append_many(p_batch json)
+RETURNS TABLE (
+    ordinal integer, run_id text, outcome text, head_sequence bigint, recorded_at timestamptz,
+    released boolean, wakes bigint, detail json
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_elements flow_append_element[] := flow_append_parse(p_batch);
+    v_verdicts flow_append_verdict[];
+    v_bases bigint[];
+    v_at timestamptz;
+    v_released text[];
+    v_kept text[];
+    v_kept_wakes bigint[];
+    v_has_tokens boolean;
+    v_has_release boolean;
+BEGIN
+    IF v_elements IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM flow_lock_runs(ARRAY(
+        SELECT e.run_id FROM unnest(v_elements) AS e
+        UNION ALL
+        SELECT v.linked_run_id FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
+         WHERE e.has_link AND v.linked_run_id IS NOT NULL));
+    SELECT bool_or(e.has_token), bool_or(e.release IS NOT NULL) INTO v_has_tokens, v_has_release
+      FROM unnest(v_elements) AS e;
+    IF v_has_tokens THEN
+        PERFORM flow_lock_tokens(ARRAY(
+            SELECT v.token FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
+             WHERE e.has_token AND v.token IS NOT NULL));
+    END IF;
+
+    v_at := flow_now();
+    v_verdicts := flow_append_check(v_elements);
+    IF v_has_tokens THEN
+        v_verdicts := flow_append_check_tokens(v_elements, v_verdicts);
+    END IF;
+    SELECT array_agg(CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) END)
+      INTO v_bases
+      FROM unnest(v_verdicts) AS d;
+    PERFORM flow_append_write(v_elements, v_bases, v_at);
+
+    IF v_has_release THEN
+        SELECT array_agg(f.run_id) FILTER (WHERE f.released),
+               array_agg(f.run_id) FILTER (WHERE NOT f.released),
+               array_agg(f.wakes) FILTER (WHERE NOT f.released)
+          INTO v_released, v_kept, v_kept_wakes
+          FROM (SELECT array_agg(e.run_id) AS run_ids, array_agg(e.epoch) AS epochs,
+                       array_agg(e.release) AS seen
+                  FROM unnest(v_elements) AS e
+                 WHERE e.release IS NOT NULL AND v_bases[e.ordinal] IS NOT NULL) AS a
+         CROSS JOIN LATERAL flow_release(a.run_ids, a.epochs, a.seen) AS f;
+    END IF;
+
+    RETURN QUERY
+    SELECT e.ordinal, e.run_id, d.outcome,
+           CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) + e.event_count
+                ELSE coalesce(d.base, 0) END,
+           v_at,
+           coalesce(v_has_release AND d.outcome = 'appended' AND e.run_id = ANY (v_released), false),
+           coalesce(CASE WHEN v_has_release
+                         THEN v_kept_wakes[array_position(v_kept, e.run_id)] END, 0),
+           d.detail
+      FROM unnest(v_elements) AS e
+     CROSS JOIN LATERAL (SELECT (v_verdicts[e.ordinal]).outcome, (v_verdicts[e.ordinal]).base,
+                                (v_verdicts[e.ordinal]).detail) AS d;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_append_many(json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_many(json) IS 'Appends events to many runs in one call.';
+
+-- sql/functions/append/flow_append_raise.sql
+-- flow_append_raise: raises a refused append as an error.
+-- Arguments: p_run_id; p_outcome and p_detail, as flow_append_many returned them.
+-- Locks: none. SQLSTATEs: WF001, WF003, WF004, WF005, WF008, WF009, WF010, WF012, WF013.
+-- Callers: internal.
+CREATE FUNCTION flow_append_raise(p_run_id text, p_outcome text, p_detail jsonb) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    CASE p_outcome
+        WHEN 'run_not_found' THEN
+            PERFORM flow_raise_not_found(p_run_id);
+        WHEN 'link_not_found' THEN
+            PERFORM flow_raise_not_found(p_detail ->> 'flow_run_id');
+        WHEN 'run_terminal' THEN
+            PERFORM flow_raise_terminal(p_run_id, p_detail ->> 'status');
+        WHEN 'event_conflict' THEN
+            PERFORM flow_raise('WF003',
+                format('run %s is at sequence %s, not at %s as expected', p_run_id,
+                    p_detail ->> 'actual', p_detail ->> 'expected'),
+                jsonb_build_object('run_id', p_run_id) || p_detail,
+                'Read the run again and decide again.');
+        WHEN 'lease_lost' THEN
+            PERFORM flow_raise('WF008',
+                format('run %s is driven by another lease: epoch %s is current, %s was given',
+                    p_run_id, p_detail ->> 'current', p_detail ->> 'epoch'),
+                jsonb_build_object('run_id', p_run_id) || p_detail,
+                'Stop driving the run; whoever holds the lease goes on with it.');
+        WHEN 'hook_token_conflict' THEN
+            PERFORM flow_raise_token_conflict(p_run_id, p_detail ->> 'requested_hook_id',
+                p_detail ->> 'run_id', p_detail ->> 'hook_id');
+        ELSE
+            CASE p_detail ->> 'sqlstate'
+                WHEN 'WF010' THEN PERFORM flow_raise_argument('p_events', p_detail ->> 'reason');
+                WHEN 'WF012' THEN PERFORM flow_raise_too_large(p_run_id,
+                    p_detail ->> 'event_type', (p_detail ->> 'bytes')::integer);
+                WHEN 'WF013' THEN PERFORM flow_raise_run_id(p_run_id);
+                ELSE PERFORM flow_raise_transition(p_run_id, p_detail ->> 'reason');
+            END CASE;
+    END CASE;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_append_raise(text, text, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_raise(text, text, jsonb) IS 'Raises a refused append as an error.';
+
+-- sql/functions/append/flow_append.sql
+-- flow_append: appends events to one run; raises what flow_append_many would return as an outcome.
+-- Arguments: p_run_id; p_expected, the head the caller knows, or null to append at the head;
+--   p_events, the array of events as in flow_append_many; p_epoch, the fence, or null.
+-- Returns the new head and the time of the events.
+-- Locks: as flow_append_many. SQLSTATEs: WF001, WF003, WF004, WF005, WF008, WF009, WF010, WF012,
+--   WF013. Callers: worker.
+CREATE FUNCTION flow_append(
+    p_run_id text, p_expected bigint, p_events json, p_epoch bigint DEFAULT NULL
+) RETURNS TABLE (head_sequence bigint, recorded_at timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_done record;
+BEGIN
+    SELECT a.outcome, a.head_sequence, a.recorded_at, a.detail INTO v_done
+      FROM flow_append_many(json_build_array(json_build_object(
+               'run_id', p_run_id, 'expected', p_expected, 'epoch', p_epoch,
+               'events', p_events))) AS a;
+    IF v_done.outcome <> 'appended' THEN
+        PERFORM flow_append_raise(p_run_id, v_done.outcome, v_done.detail::jsonb);
+    END IF;
+    RETURN QUERY SELECT v_done.head_sequence, v_done.recorded_at;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_append(text, bigint, json, bigint) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append(text, bigint, json, bigint) IS 'Appends events to one run.';

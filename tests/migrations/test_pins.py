@@ -1,0 +1,85 @@
+"""What is published stays as it was published."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flowpg.postgres.revisions import load_release, sha256
+from flowpg.resources import migrations_root
+from migrations.freeze import FIRST, pin
+
+# Every revision that a release has carried, with its digest. Lines are added at a release and never
+# changed: databases hold these digests in flow_migrations.
+PUBLISHED: dict[str, str] = {}
+
+
+def test_every_revision_has_a_frozen_file_that_matches_its_pin() -> None:
+    release = load_release()
+    assert release.revisions
+    for revision in release.revisions:
+        assert sha256(revision.path.read_bytes()) == revision.sha256, revision.name
+    modules = {path.stem for path in (release.root / "versions").glob("[0-9]*.py")}
+    assert modules == {revision.name for revision in release.revisions}
+
+
+def test_published_revisions_are_the_ones_recorded_here() -> None:
+    assert {r.name: r.sha256 for r in load_release().revisions if r.published} == PUBLISHED
+
+
+def test_versions_are_numbered_without_gaps() -> None:
+    versions = load_release().versions
+    assert versions == tuple(f"{number:04}" for number in range(1, len(versions) + 1))
+
+
+def test_frozen_sql_names_no_schema() -> None:
+    for revision in load_release().revisions:
+        code = re.sub(r"--.*|'[^']*'", "", revision.frozen_sql())
+        assert not re.search(r"\bflowpg\.", code), revision.name
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    root = tmp_path / "migrations"
+    shutil.copytree(migrations_root(), root)
+    return root
+
+
+def _publish(root: Path) -> None:
+    pins = root / "revisions.txt"
+    pins.write_text(pins.read_text().replace("  open  ", "  published  "))
+
+
+def test_freezing_rewrites_an_open_revision(clone: Path) -> None:
+    pin(clone, "SELECT 1;\n")
+    revision = load_release(clone).revision(FIRST)
+    assert revision.frozen_sql() == "SELECT 1;\n"
+    assert not revision.published
+
+
+def test_freezing_never_rewrites_a_published_revision(clone: Path) -> None:
+    before = (clone / "versions" / f"{FIRST}.sql").read_bytes()
+    _publish(clone)
+    pin(clone, "SELECT 1;\n")
+    assert (clone / "versions" / f"{FIRST}.sql").read_bytes() == before
+    assert load_release(clone).revision(FIRST).published
+
+
+def test_freezing_refuses_when_a_published_file_was_changed(clone: Path) -> None:
+    _publish(clone)
+    pins = (clone / "revisions.txt").read_text()
+    with (clone / "versions" / f"{FIRST}.sql").open("a") as file:
+        file.write("\n")
+    with pytest.raises(ValueError, match="published and must not change"):
+        pin(clone, "SELECT 1;\n")
+    assert (clone / "revisions.txt").read_text() == pins
+
+
+def test_freezing_refuses_when_a_published_revision_is_gone(clone: Path) -> None:
+    _publish(clone)
+    (clone / "versions" / f"{FIRST}.py").unlink()
+    with pytest.raises(ValueError, match="are gone"):
+        pin(clone, "SELECT 1;\n")
