@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from flowpg.errors import InvalidArgument
+from flowpg.errors import FlowError, InvalidArgument
 from flowpg.postgres.calls import Call, Row, named_sql, named_values, psycopg_sql
 from flowpg.postgres.errors import is_driver_error, translate
 
@@ -50,13 +50,15 @@ async def run_enlisted(connection: Any, call: Call[T], schema: str) -> T:
     except Exception as error:
         if not is_driver_error(error):
             raise
-        role = _role(connection)
-        raise translate(error, call, schema=schema, role=role, enlisted=True) from None
+        raise _translated(error, connection, call, schema) from None
     return call.read(rows)
 
 
-def run_enlisted_sync(connection: Any, call: Call[T], schema: str) -> T:
-    """As ``run_enlisted``, from synchronous code and for synchronous connections."""
+def run_enlisted_sync(connection: Any, call: Call[T], schema: str, *, enlisted: bool = True) -> T:
+    """As ``run_enlisted``, from synchronous code and for synchronous connections.
+
+    ``enlisted`` False: the transaction is not the caller's, and errors need not speak of it.
+    """
     connection = _unwrapped(connection)
     if isinstance(connection, psycopg.AsyncConnection) or _is_async_sqlalchemy(connection):
         raise InvalidArgument("the synchronous client takes synchronous connections only")
@@ -65,8 +67,7 @@ def run_enlisted_sync(connection: Any, call: Call[T], schema: str) -> T:
     except Exception as error:
         if not is_driver_error(error):
             raise
-        role = _role(connection)
-        raise translate(error, call, schema=schema, role=role, enlisted=True) from None
+        raise _translated(error, connection, call, schema, enlisted) from None
     return call.read(rows)
 
 
@@ -87,6 +88,20 @@ def _rows(connection: Any, call: Call[Any], schema: str) -> Sequence[Row]:
         return found
     finally:
         foreign.close()
+
+
+def _translated(
+    error: Exception, connection: Any, call: Call[Any], schema: str, enlisted: bool = True
+) -> FlowError:
+    user = getattr(getattr(connection, "info", None), "user", None)
+    return translate(
+        error,
+        call.function.name,
+        schema=schema,
+        token=call.token,
+        role=user if isinstance(user, str) else None,
+        enlisted=enlisted,
+    )
 
 
 def _unwrapped(connection: Any) -> Any:
@@ -118,12 +133,6 @@ def _text(call: Call[Any], schema: str) -> Any:
 
     clause = text(named_sql(call.function, schema))
     return clause.bindparams(*(bindparam(name, type_=String) for name in named_values(call)))
-
-
-def _role(connection: Any) -> str | None:
-    info = getattr(connection, "info", None)
-    role = getattr(info, "user", None)
-    return role if isinstance(role, str) else None
 
 
 async def _even_if_cancelled(work: asyncio.Future[Sequence[Row]]) -> Sequence[Row]:

@@ -22,7 +22,7 @@ from flowpg.errors import (
     StoreUnavailable,
     from_sqlstate,
 )
-from flowpg.postgres.calls import Call, quoted
+from flowpg.postgres.calls import quoted
 
 # 25006: a standby, or a primary that failed over; 57Pxx: the server is going down or coming up.
 _GONE = frozenset({"25006", "57P01", "57P02", "57P03", "57P04", "57P05"})
@@ -49,17 +49,21 @@ class Fault:
 
 def translate(
     error: BaseException,
-    call: Call[Any],
+    what: str,
     *,
     schema: str,
+    token: str = "",
     role: str | None = None,
     enlisted: bool = False,
 ) -> FlowError:
-    """The exception to raise, ``from None``, in place of a driver's ``error`` during ``call``."""
+    """The exception to raise, ``from None``, in place of a driver's ``error`` during ``what``.
+
+    ``token`` is the hook token of the call, for the attribute of the exception.
+    """
     fault = fault_of(error)
-    what, code = call.function.name, fault.sqlstate
+    code = fault.sqlstate
     if code.startswith("WF"):
-        own = from_sqlstate(code, _members(fault.detail), fault.message, call.token)
+        own = from_sqlstate(code, _members(fault.detail), fault.message, token)
         if own is not None:
             return own
         return SchemaBehind(

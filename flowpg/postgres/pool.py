@@ -7,6 +7,7 @@ state kept in a session, so that a PgBouncer in transaction mode may stand betwe
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import psycopg
@@ -14,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from flowpg.errors import StoreError, StoreUnavailable
+from flowpg.errors import FlowError, StoreError, StoreUnavailable
 from flowpg.postgres.calls import Call, psycopg_sql
 from flowpg.postgres.errors import connection_refused, translate
 
@@ -59,16 +60,24 @@ class AsyncPool:
             timeout=timeout,
         )
 
-    async def open(self) -> None:
-        """Connect. StoreUnavailable, with the server's own reason, if that fails."""
+    async def open(self, check: Callable[[Connection], Awaitable[None]] | None = None) -> None:
+        """Connect, and let ``check`` look at the first connection.
+
+        StoreUnavailable, with the server's own reason, if the server does not answer or refuses.
+        """
         # One connection made by hand: a pool only ever says that time ran out.
         options = connection_options(self._dsn, self._prepare)
         try:
             probe = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, **options)
         except psycopg.Error as error:
             raise connection_refused(error) from None
-        self._role = probe.info.user
-        await probe.close()
+        async with probe:
+            self._role = probe.info.user
+            if check is not None:
+                try:
+                    await check(probe)
+                except psycopg.Error as error:
+                    raise self._translated(error, "the check of the schema") from None
         await self._pool.open(wait=False)
 
     async def run(self, call: Call[T]) -> T:
@@ -84,7 +93,7 @@ class AsyncPool:
         except PoolClosed:
             raise StoreError("the store is closed") from None
         except psycopg.Error as error:
-            mapped = translate(error, call, schema=self.schema, role=self._role)
+            mapped = self._translated(error, call.function.name, call.token)
             if isinstance(mapped, StoreUnavailable):
                 self._recheck()
             raise mapped from None
@@ -99,6 +108,9 @@ class AsyncPool:
         async with connection.transaction():
             await cursor.execute(sql, call.values)
             return await cursor.fetchall()
+
+    def _translated(self, error: psycopg.Error, what: str, token: str = "") -> FlowError:
+        return translate(error, what, schema=self.schema, token=token, role=self._role)
 
     def _recheck(self) -> None:
         # What ended one connection has often ended its idle sisters too: find them now, rather

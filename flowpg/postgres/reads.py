@@ -8,7 +8,7 @@ from typing import Any
 
 from flowpg.errors import RunNotFound
 from flowpg.model import jsontext
-from flowpg.model.arguments import check_limit, check_run_ids, check_time
+from flowpg.model.arguments import MAX_PAGE, check_limit, check_run_ids, check_time
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.ids import check_id, check_run_id
 from flowpg.model.inspection import (
@@ -58,7 +58,7 @@ _RUN_INFO = Function("flow_run_info", ("text",), _RUN)
 _SUMMARY = Function("flow_run_summary", (), tuple(WorkflowRunSummary.__dataclass_fields__))
 _SUSPENSIONS = Function(
     "flow_open_suspensions",
-    ("text", "text", "integer", "timestamptz"),
+    ("text", "text", "text", "text", "integer", "timestamptz"),
     ("run_id", "kind", "subject_id", "due_at", "due"),
 )
 _ACTIVE_HOOKS = Function(
@@ -67,7 +67,7 @@ _ACTIVE_HOOKS = Function(
     ("run_id", "hook_id", "token", "metadata:text", "expires_at", "created_at"),
 )
 _WAKEUP = ("run_id", "kind", "subject_id", "due_at", "runtime_build")
-_DUE_WAKEUPS = Function("flow_due_wakeups", ("timestamptz", "integer"), _WAKEUP)
+_DUE_WAKEUPS = Function("flow_due_wakeups", ("timestamptz", "integer", "text"), _WAKEUP)
 _NEXT_WAKEUP = Function("flow_next_wakeup", (), _WAKEUP)
 _NOW = Function("flow_now", ())
 
@@ -151,9 +151,9 @@ def run_summary() -> Call[WorkflowRunSummary]:
 
 
 def open_suspensions(
-    run_id: str | None, after_run_id: str, limit: int, as_of: datetime | None
+    run_id: str | None, after: WorkflowRunSuspension | None, as_of: datetime | None
 ) -> Call[list[WorkflowRunSuspension]]:
-    """What non-terminal runs wait for, one page."""
+    """What non-terminal runs wait for: the page of ``MAX_PAGE`` rows that follows ``after``."""
 
     def read(rows: Sequence[Row]) -> list[WorkflowRunSuspension]:
         return [
@@ -163,14 +163,15 @@ def open_suspensions(
 
     if run_id is not None:
         check_run_id(run_id)
-    values = (run_id, after_run_id, str(limit), time_text(check_time(as_of, "as_of")))
-    return Call(_SUSPENSIONS, values, read)
+    place = (after.run_id, after.kind.value, after.subject_id) if after else ("", "", "")
+    moment = time_text(check_time(as_of, "as_of"))
+    return Call(_SUSPENSIONS, (run_id, *place, str(MAX_PAGE), moment), read)
 
 
 def active_hooks(
-    run_id: str | None, after: tuple[str, str], limit: int
+    run_id: str | None, after: ActiveHookSnapshot | None
 ) -> Call[list[ActiveHookSnapshot]]:
-    """Hooks that can be answered, one page after the run and hook of ``after``."""
+    """Hooks that can be answered: the page of ``MAX_PAGE`` rows that follows ``after``."""
 
     def read(rows: Sequence[Row]) -> list[ActiveHookSnapshot]:
         return [
@@ -187,12 +188,16 @@ def active_hooks(
 
     if run_id is not None:
         check_run_id(run_id)
-    return Call(_ACTIVE_HOOKS, (run_id, *after, str(limit)), read)
+    place = (after.run_id, after.hook_id) if after else ("", "")
+    return Call(_ACTIVE_HOOKS, (run_id, *place, str(MAX_PAGE)), read)
 
 
-def due_wakeups(as_of: datetime | None, limit: int) -> Call[list[ScheduledWakeup]]:
+def due_wakeups(
+    as_of: datetime | None, kind: WakeupKind | None, limit: int
+) -> Call[list[ScheduledWakeup]]:
     """Deadlines that have passed."""
-    values = (time_text(check_time(as_of, "as_of")), str(check_limit(limit)))
+    only = None if kind is None else WakeupKind(kind).value
+    values = (time_text(check_time(as_of, "as_of")), str(check_limit(limit)), only)
     return Call(_DUE_WAKEUPS, values, lambda rows: [_wakeup(row) for row in rows])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from json.encoder import encode_basestring_ascii as _quote
 from typing import Any, TypeVar
 
 from flowpg.errors import SchemaBehind
@@ -99,7 +98,7 @@ _GIVE_BACK = Function("flow_give_back", ("text", "bigint", "interval", "text"))
 _ENQUEUE_DUE = Function(
     "flow_enqueue_due", ("integer", "timestamptz"), ("run_id", "kind", "subject_id", "due_at")
 )
-_IMPORT = Function("flow_import_history", ("text", "json"), ("1",))
+_IMPORT = Function("flow_import_history", ("text", "json", "text"), ("1",))
 
 
 def append_many(appends: Sequence[Append]) -> Call[list[AppendResult]]:
@@ -130,8 +129,8 @@ def start_many(requests: Sequence[StartRequest]) -> Call[list[StartResult]]:
 
     def element(request: StartRequest) -> str:
         spec, text = check_start(request)
-        run = f'"run_id":{_quote(request.run_id)},' if request.run_id is not None else ""
-        return f'{{{run}"spec":{spec},"input":{text},"queue":{_quote(request.queue)}}}'
+        run = f'"run_id":{jsontext.quote(request.run_id)},' if request.run_id is not None else ""
+        return f'{{{run}"spec":{spec},"input":{text},"queue":{jsontext.quote(request.queue)}}}'
 
     def read(rows: Sequence[Row]) -> list[StartResult]:
         results = [
@@ -292,15 +291,15 @@ def enqueue_due(as_of: datetime | None, limit: int) -> Call[list[ScheduledWakeup
     return Call(_ENQUEUE_DUE, values, read)
 
 
-def import_history(run_id: str, history: Sequence[FlowEventEnvelope]) -> Call[None]:
+def import_history(run_id: str, history: Sequence[FlowEventEnvelope], queue: str) -> Call[None]:
     """Store a complete history of a new run."""
     events = "[" + ",".join(map(_stored_json, history)) + "]"
-    return Call(_IMPORT, (check_run_id(run_id), events), _nothing)
+    return Call(_IMPORT, (check_run_id(run_id), events, queue), _nothing)
 
 
 def _append_json(append: Append) -> str:
     # Put together as text: payloads are spliced in as they are, and are encoded only once.
-    parts = [f'{{"run_id":{_quote(append.run_id)}']
+    parts = [f'{{"run_id":{jsontext.quote(append.run_id)}']
     if append.expected is not None:
         parts.append(f'"expected":{append.expected}')
     if append.epoch is not None:
@@ -308,16 +307,16 @@ def _append_json(append: Append) -> str:
     if append.release is not None:
         parts.append(f'"release":{append.release}')
     if append.queue != "default":
-        parts.append(f'"queue":{_quote(append.queue)}')
+        parts.append(f'"queue":{jsontext.quote(append.queue)}')
     parts.append('"events":[' + ",".join(map(_event_json, append.events)) + "]}")
     return ",".join(parts)
 
 
 def _event_json(event: NewEvent) -> str:
-    parts = [f'{{"type":{_quote(event.type)}']
+    parts = [f'{{"type":{jsontext.quote(event.type)}']
     subject = event.subject
     if subject is not None:
-        parts.append(f'"subject":{_quote(subject)}')
+        parts.append(f'"subject":{jsontext.quote(subject)}')
     if event.due_at is not None:
         parts.append(f'"due_at":"{time_text(event.due_at)}"')
     elif event.due_in is not None:
@@ -329,13 +328,13 @@ def _event_json(event: NewEvent) -> str:
 def _stored_json(event: FlowEventEnvelope) -> str:
     parts = [
         f'{{"sequence":{event.sequence}',
-        f'"type":{_quote(event.type)}',
-        f'"event_id":{_quote(event.event_id)}',
+        f'"type":{jsontext.quote(event.type)}',
+        f'"event_id":{jsontext.quote(event.event_id)}',
         f'"recorded_at":"{time_text(event.recorded_at)}"',
     ]
     subject, due = event.subject, deadline_of(event)
     if subject is not None:
-        parts.append(f'"subject":{_quote(subject)}')
+        parts.append(f'"subject":{jsontext.quote(subject)}')
     if due is not None:
         parts.append(f'"due_at":"{time_text(due)}"')
     if event.schema_version is not None:

@@ -73,14 +73,16 @@ class InMemoryEventStore:
         now, seen, results = self._state.now(), set[str](), []
         for append in appends:
             if append.run_id in seen:
-                detail = {"reason": "the run occurs twice in one batch"}
+                reason = "the run occurs more than once in the batch"
+                detail = {"sqlstate": "WF010", "reason": reason}
                 head = run.head if (run := self._state.runs.get(append.run_id)) else 0
                 result = AppendResult(
                     append.run_id, AppendOutcome.INVALID, head, now, detail=detail
                 )
             else:
                 result = memory_append.append(self._state, append, now)
-            seen.add(append.run_id)
+                if result.outcome is not AppendOutcome.INVALID:
+                    seen.add(append.run_id)
             results.append(result)
         return results
 

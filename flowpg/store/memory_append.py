@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from flowpg.errors import HookTokenConflict, InvalidTransition
-from flowpg.model.events import CHILD_OPERATION_LINKED, HOOK_CREATED, RUN_CREATED
+from flowpg.model.events import CHILD_OPERATION_LINKED, HOOK_CREATED, RUN_CREATED, TERMINAL_TYPES
 from flowpg.model.records import Append, AppendOutcome, AppendResult
 from flowpg.store.memory_queue import release
 from flowpg.store.memory_state import Run, State, stored
@@ -15,8 +15,8 @@ from flowpg.store.memory_state import Run, State, stored
 def append(state: State, request: Append, now: datetime) -> AppendResult:
     """Store the events of ``request``, or say why not; a refusal changes nothing.
 
-    The order of the checks is part of the contract: the lease, then the end of the run, then the
-    expected sequence, then the events themselves.
+    The order of the questions is part of the contract: is it well formed, does the run exist, is
+    the lease valid, is the head as expected, has the run ended, do links exist, are tokens free.
     """
     run = state.runs.get(request.run_id)
     head = run.head if run is not None else 0
@@ -28,7 +28,7 @@ def append(state: State, request: Append, now: datetime) -> AppendResult:
         except HookTokenConflict as error:
             refusal = AppendOutcome.HOOK_TOKEN_CONFLICT, _conflict(request, error)
         except InvalidTransition as error:
-            refusal = AppendOutcome.INVALID, {"reason": error.reason}
+            refusal = _invalid(error.reason)
     if refusal is not None:
         outcome, detail = refusal
         return AppendResult(request.run_id, outcome, head, now, detail=detail)
@@ -47,25 +47,32 @@ Refusal = tuple[AppendOutcome, dict[str, Any]]
 
 
 def _refusal(state: State, request: Append, run: Run | None, head: int) -> Refusal | None:
-    creates = bool(request.events) and request.events[0].type == RUN_CREATED
-    if run is None and not creates:
-        return AppendOutcome.RUN_NOT_FOUND, {"run_id": request.run_id}
-    if request.epoch is not None:
-        current = run.lease_epoch if run is not None else 0
-        if request.epoch != current:
-            return AppendOutcome.LEASE_LOST, {"epoch": request.epoch, "current": current}
-    if request.expected is not None and request.expected != head:
-        return AppendOutcome.EVENT_CONFLICT, {"expected": request.expected, "actual": head}
+    if not request.events and request.release is None:
+        return _invalid("there is neither an event nor a release")
+    creates = [event.type == RUN_CREATED for event in request.events]
+    ends = [event.type in TERMINAL_TYPES for event in request.events]
+    if any(creates[1:]) or any(ends[:-1]):
+        return _invalid("run_created can only be the first event, and nothing follows the last")
+    if run is None and not any(creates):
+        return AppendOutcome.RUN_NOT_FOUND, {}
+    current = run.lease_epoch if run is not None else 0
+    if request.epoch is not None and request.epoch != current:
+        return AppendOutcome.LEASE_LOST, {"epoch": request.epoch, "current": current}
+    expected = 0 if any(creates) else request.expected
+    if expected not in (None, head) or request.expected not in (None, expected):
+        return AppendOutcome.EVENT_CONFLICT, {"expected": expected, "actual": head}
     if run is not None and run.terminal and request.events:
         return AppendOutcome.RUN_TERMINAL, {"status": run.status.value}
-    if run is not None and creates:
-        return AppendOutcome.RUN_CONFLICT, {"reason": "the run exists already"}
     for event in request.events:
         if event.type == CHILD_OPERATION_LINKED:
             target = event.data["child"].get("flow_run_id")
             if target is not None and target not in state.runs and target != request.run_id:
                 return AppendOutcome.LINK_NOT_FOUND, {"flow_run_id": target}
     return None
+
+
+def _invalid(reason: str) -> Refusal:
+    return AppendOutcome.INVALID, {"sqlstate": "WF009", "reason": reason}
 
 
 def _conflict(request: Append, error: HookTokenConflict) -> dict[str, Any]:

@@ -1,0 +1,303 @@
+"""The client for synchronous code, such as Django and Flask: start, signal, look.
+
+It sends the very calls the asynchronous store sends and drives nothing: workers do that.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
+from threading import Lock
+from typing import Any, Self, TypeVar
+
+import psycopg
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from flowpg.errors import RunNotFound, StoreError, StoreUnavailable
+from flowpg.model.arguments import MAX_PAGE
+from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.inspection import (
+    ActiveHookSnapshot,
+    RunRow,
+    WorkflowRunSummary,
+    WorkflowRunSuspension,
+)
+from flowpg.model.operations import ChildOperationReference, WorkflowProgress
+from flowpg.model.records import StartRequest, StartResult, VerbResult
+from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
+from flowpg.model.spec import WorkflowSpec
+from flowpg.postgres import reads, verbs
+from flowpg.postgres.calls import Call
+from flowpg.postgres.enlist import run_enlisted_sync
+from flowpg.postgres.errors import connection_refused
+from flowpg.postgres.pool import connection_options
+from flowpg.replay.projection import project
+
+T = TypeVar("T")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+
+
+class FlowClient:
+    """Calls the verbs of a migrated schema, from any thread.
+
+    ``source`` is a DSN (a pool of up to ``max_size`` connections is made on first use), a psycopg
+    ``ConnectionPool``, or one psycopg ``Connection``, in whose transaction every call then runs.
+    A verb's ``connection=`` enlists it in the transaction of a psycopg ``Connection``, a SQLAlchemy
+    ``Connection`` or ``Session``, or a DB-API connection such as Django's: not visible before the
+    commit, gone after a rollback. An error fails that transaction; use a savepoint to go on.
+    ``prepare=False`` is for PgBouncer in transaction mode; ``timeout`` is how many seconds a call
+    waits for a connection. Errors are those of ``flowpg.errors``; StoreUnavailable means the
+    outcome is unknown, and that the call may be repeated.
+    """
+
+    def __init__(
+        self,
+        source: str | psycopg.Connection[Any] | ConnectionPool[Any],
+        *,
+        schema: str = "flowpg",
+        max_size: int = 4,
+        prepare: bool = True,
+        timeout: float = 30.0,
+    ) -> None:
+        self._schema = schema
+        self._connection = source if isinstance(source, psycopg.Connection) else None
+        self._pool = source if isinstance(source, ConnectionPool) else None
+        self._dsn = source if isinstance(source, str) else None
+        self._max_size = max_size
+        self._prepare = prepare
+        self._timeout = timeout
+        self._closed = False
+        self._opening = Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections this client made; those it was given stay open."""
+        self._closed = True
+        if self._dsn is not None and self._pool is not None:
+            self._pool.close()
+
+    # -- starting ---------------------------------------------------------------------------------
+    def start(
+        self,
+        spec: WorkflowSpec,
+        input: Any = None,
+        *,
+        run_id: str | None = None,
+        queue: str = "default",
+        connection: Any = None,
+    ) -> VerbResult:
+        """Create a run (without ``run_id``: under a generated id) and hand it to the workers.
+
+        The same id with an equal spec and input is ``applied=False``. Raises RunConflict,
+        InvalidRunId, InvalidWorkflow, SerializationError, PayloadTooLarge.
+        """
+        return self._run(verbs.start(StartRequest(spec, input, run_id, queue)), connection)
+
+    def start_many(
+        self, requests: Sequence[StartRequest], *, connection: Any = None
+    ) -> list[StartResult]:
+        """Create many runs in one transaction, each on its own merits, in order."""
+        return self._run(verbs.start_many(requests), connection) if requests else []
+
+    # -- telling a run something ------------------------------------------------------------------
+    def resume_wait(self, run_id: str, wait_id: str, *, connection: Any = None) -> VerbResult:
+        """Complete a due timer. InvalidTransition before its deadline."""
+        return self._run(verbs.resume_wait(run_id, wait_id), connection)
+
+    def resume_hook(
+        self, run_id: str, hook_id: str, payload: Any, *, connection: Any = None
+    ) -> VerbResult:
+        """Answer a hook. The same payload again is ``applied=False``; HookConflict for another
+        payload, or a disposed or cancelled hook; RunTerminal."""
+        return self._run(verbs.resume_hook(run_id, hook_id, payload), connection)
+
+    def resume_hook_by_token(
+        self, token: str, payload: Any, *, connection: Any = None
+    ) -> VerbResult:
+        """Answer the active hook with this token. HookTokenNotFound if there is none."""
+        return self._run(verbs.resume_hook_by_token(token, payload), connection)
+
+    def dispose_hook(self, run_id: str, hook_id: str, *, connection: Any = None) -> VerbResult:
+        """Withdraw a hook. HookConflict if it was answered."""
+        return self._run(verbs.dispose_hook(run_id, hook_id), connection)
+
+    def dispose_hook_by_token(self, token: str, *, connection: Any = None) -> VerbResult:
+        """Withdraw the active hook with this token. HookTokenNotFound if there is none."""
+        return self._run(verbs.dispose_hook_by_token(token), connection)
+
+    def request_cancellation(
+        self, run_id: str, reason: str | None = None, *, connection: Any = None
+    ) -> VerbResult:
+        """Ask a run to clean up and end. RunConflict if another reason was recorded before."""
+        return self._run(verbs.request_cancellation(run_id, reason), connection)
+
+    def force_cancel(
+        self, run_id: str, reason: str | None = None, *, connection: Any = None
+    ) -> VerbResult:
+        """End a run at once, without cleanup."""
+        return self._run(verbs.force_cancel(run_id, reason), connection)
+
+    def terminate_for_timeout(
+        self, run_id: str, deadline: datetime, reason: str | None = None, *, connection: Any = None
+    ) -> VerbResult:
+        """End a run at once because its deadline passed."""
+        return self._run(verbs.terminate_for_timeout(run_id, deadline, reason), connection)
+
+    def terminate_for_host_shutdown(
+        self, run_id: str, reason: str | None = None, *, connection: Any = None
+    ) -> VerbResult:
+        """End a run at once because its host will never resume it. Not for an ordinary stop."""
+        return self._run(verbs.terminate_for_host_shutdown(run_id, reason), connection)
+
+    def record_progress(
+        self, run_id: str, progress: WorkflowProgress, *, connection: Any = None
+    ) -> VerbResult:
+        """Record a progress report. NonDeterministic if its id holds another value."""
+        return self._run(verbs.record_progress(run_id, progress), connection)
+
+    def link_child_operation(
+        self, run_id: str, child: ChildOperationReference, *, connection: Any = None
+    ) -> VerbResult:
+        """Record a link. RunNotFound if it names a run that does not exist."""
+        return self._run(verbs.link_child_operation(run_id, child), connection)
+
+    # -- looking ----------------------------------------------------------------------------------
+    def snapshot(self, run_id: str) -> WorkflowRunSnapshot:
+        """The state of a run, folded from its history. RunNotFound."""
+        loaded = self._run(reads.load_runs([run_id])).get(run_id)
+        if loaded is None:
+            raise RunNotFound(run_id)
+        return project(run_id, loaded.history)
+
+    def history(self, run_id: str) -> list[FlowEventEnvelope]:
+        """The whole history of a run, payloads as stored. RunNotFound."""
+        return self._pages(
+            lambda last: reads.history_page(run_id, last.sequence if last else 0, MAX_PAGE)
+        )
+
+    def history_page(
+        self, run_id: str, after: int = 0, limit: int = MAX_PAGE
+    ) -> list[FlowEventEnvelope]:
+        """Events after sequence ``after``, at most ``limit`` (1 to 1000). RunNotFound."""
+        return self._run(reads.history_page(run_id, after, limit))
+
+    def run_info(self, run_id: str) -> RunRow:
+        """One run's row. RunNotFound."""
+        return self._run(reads.run_info(run_id))
+
+    def list_runs(
+        self,
+        *,
+        status: RunStatus | None = None,
+        workflow_name: str | None = None,
+        queue: str | None = None,
+        blocked: bool | None = None,
+        after: RunRow | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Runs, newest first; ``after`` is the last row of the page before."""
+        return self._run(reads.list_runs(status, workflow_name, queue, blocked, after, limit))
+
+    def summary(self) -> WorkflowRunSummary:
+        """Counts over all runs."""
+        return self._run(reads.run_summary())
+
+    def list_active_hooks(self, run_id: str | None = None) -> list[ActiveHookSnapshot]:
+        """Hooks that can be answered, of one run or of all."""
+        return self._pages(lambda last: reads.active_hooks(run_id, last))
+
+    def list_open_suspensions(self, run_id: str | None = None) -> list[WorkflowRunSuspension]:
+        """What one run waits for, or all."""
+        return self._pages(lambda last: reads.open_suspensions(run_id, last, None))
+
+    def wait(self, run_id: str, timeout: float | None = None) -> WorkflowRunSnapshot:
+        """Wait until the run has ended, and return its snapshot.
+
+        Polls, 20 ms apart at first and up to a second later. TimeoutError after ``timeout``
+        seconds; RunNotFound. In a REPEATABLE READ transaction of the caller it would wait for ever.
+        """
+        give_up = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while not self.run_info(run_id).status.terminal:
+            left = _LONGEST_PAUSE if give_up is None else give_up - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"run {run_id!r} has not ended within {timeout:g} s")
+            # Spread out, so that many waiting clients do not ask at the same moment.
+            time.sleep(min(pause * random.uniform(0.75, 1.25), left))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return self.snapshot(run_id)
+
+    # -- sending ----------------------------------------------------------------------------------
+    def _run(self, call: Call[T], connection: Any = None) -> T:
+        own = connection if connection is not None else self._connection
+        if own is not None:
+            return run_enlisted_sync(own, call, self._schema)
+        try:
+            with self._ready_pool().connection(self._timeout) as pooled, _statement(pooled):
+                return run_enlisted_sync(pooled, call, self._schema, enlisted=False)
+        except PoolTimeout:
+            raise StoreUnavailable(
+                f"no database connection became free within {self._timeout:g} s: the server is "
+                "away, or all connections of the pool are busy"
+            ) from None
+        except PoolClosed:
+            raise StoreError("the client's connection pool is closed") from None
+
+    def _pages(self, page: Callable[[T | None], Call[list[T]]]) -> list[T]:
+        found: list[T] = []
+        while True:
+            rows = self._run(page(found[-1] if found else None))
+            found += rows
+            if len(rows) < MAX_PAGE:
+                return found
+
+    def _ready_pool(self) -> ConnectionPool[Any]:
+        # Made on first use: a web server forks after importing the module that holds the client,
+        # and connections must not be shared with the parent.
+        with self._opening:
+            if self._closed:
+                raise StoreError("the client is closed")
+            if self._pool is None:
+                assert self._dsn is not None
+                self._pool = _open_pool(self._dsn, self._max_size, self._prepare)
+            return self._pool
+
+
+def _open_pool(dsn: str, max_size: int, prepare: bool) -> ConnectionPool[Any]:
+    options = {"autocommit": True, **connection_options(dsn, prepare)}
+    try:
+        # A pool only ever says that time ran out; a connection says why.
+        psycopg.connect(dsn, **options).close()
+    except psycopg.Error as error:
+        raise connection_refused(error) from None
+    return ConnectionPool(
+        dsn,
+        kwargs=options,
+        min_size=0,
+        max_size=max_size,
+        configure=_configure,
+        open=True,
+        name="flowpg",
+    )
+
+
+def _statement(connection: psycopg.Connection[Any]) -> AbstractContextManager[Any]:
+    # One statement in autocommit mode; where that would run at a wrong isolation level, see
+    # _configure, in a transaction that names the right one.
+    explicit = connection.autocommit and connection.isolation_level is not None
+    return connection.transaction() if explicit else nullcontext()
+
+
+def _configure(connection: psycopg.Connection[Any]) -> None:
+    row = connection.execute("SELECT current_setting('default_transaction_isolation')").fetchone()
+    if row is None or row[0] != "read committed":
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

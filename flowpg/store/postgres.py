@@ -1,0 +1,330 @@
+"""The store in PostgreSQL: a thin caller of the functions in ``sql/``, one round trip a verb.
+
+Every rule is the database's; this class chooses the connection, shares calls between appends, and
+raises the errors of ``flowpg.errors``. It runs no DDL and keeps no state in sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Self, TypeVar
+
+from flowpg.model.arguments import MAX_PAGE, check_append, check_queue
+from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.inspection import (
+    ActiveHookSnapshot,
+    RunRow,
+    ScheduledWakeup,
+    WakeupKind,
+    WorkflowRunSummary,
+    WorkflowRunSuspension,
+)
+from flowpg.model.operations import ChildOperationReference, WorkflowProgress
+from flowpg.model.records import (
+    Append,
+    AppendResult,
+    Heartbeat,
+    LoadedRun,
+    RunLease,
+    StartRequest,
+    StartResult,
+    VerbResult,
+)
+from flowpg.model.snapshot import RunStatus
+from flowpg.postgres import reads, verbs
+from flowpg.postgres.calls import Call
+from flowpg.postgres.enlist import run_enlisted
+from flowpg.postgres.group_commit import GroupCommit
+from flowpg.postgres.pool import AsyncPool
+from flowpg.postgres.schema_check import verify_async
+from flowpg.store.imports import check_history
+from flowpg.store.protocol import Enlisted
+
+T = TypeVar("T")
+
+
+class PostgresEventStore:
+    """A ``FlowEventStore`` on a migrated schema; make one with ``connect``.
+
+    A verb given ``connection=`` runs in that connection's transaction: it is visible to others
+    after the commit and gone after a rollback. An error fails the transaction, as any error in
+    PostgreSQL does; open a savepoint around the verb to be able to go on after one.
+    """
+
+    def __init__(self, pool: AsyncPool) -> None:
+        self._pool = pool
+        self._appends = GroupCommit(self._send)
+
+    @classmethod
+    async def connect(
+        cls,
+        dsn: str,
+        *,
+        schema: str = "flowpg",
+        min_size: int = 1,
+        max_size: int = 4,
+        prepare: bool = True,
+        timeout: float = 30.0,
+    ) -> Self:
+        """Connect and verify the schema; nothing is created or changed.
+
+        ``min_size`` and ``max_size`` are connections, ``timeout`` how many seconds a verb waits
+        for one. ``prepare=False`` is for PgBouncer in transaction mode. Raises StoreUnavailable,
+        PermissionDenied, or the SchemaError that says what to migrate.
+        """
+        pool = AsyncPool(
+            dsn,
+            schema=schema,
+            min_size=min_size,
+            max_size=max_size,
+            prepare=prepare,
+            timeout=timeout,
+        )
+        await pool.open(lambda connection: verify_async(connection, schema))
+        return cls(pool)
+
+    @property
+    def schema(self) -> str:
+        """The schema this store works in."""
+        return self._pool.schema
+
+    def pool_stats(self) -> dict[str, int]:
+        """Counters of the connection pool, as psycopg's pool names them."""
+        return self._pool.stats()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _run(self, call: Call[T], connection: Enlisted = None) -> T:
+        if connection is None:
+            return await self._pool.run(call)
+        return await run_enlisted(connection, call, self._pool.schema)
+
+    async def _send(self, appends: Sequence[Append]) -> list[AppendResult]:
+        return await self._pool.run(verbs.append_many(appends))
+
+    async def append(self, append: Append) -> AppendResult:
+        """Store the events of one run, sharing a call with other appends of this process."""
+        check_append(append)
+        return await self._appends.append(append)
+
+    async def append_many(self, appends: Sequence[Append]) -> list[AppendResult]:
+        """Store the events of many runs in one transaction, each on its own merits, in order."""
+        return await self._run(verbs.append_many(appends)) if appends else []
+
+    async def start(self, request: StartRequest, *, connection: Enlisted = None) -> VerbResult:
+        """Create a run, or recognise it."""
+        return await self._run(verbs.start(request), connection)
+
+    async def start_many(
+        self, requests: Sequence[StartRequest], *, connection: Enlisted = None
+    ) -> list[StartResult]:
+        """Create many runs in one transaction, each on its own merits."""
+        return await self._run(verbs.start_many(requests), connection) if requests else []
+
+    async def resume_wait(
+        self, run_id: str, wait_id: str, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Complete a due timer."""
+        return await self._run(verbs.resume_wait(run_id, wait_id), connection)
+
+    async def resume_due_waits(
+        self, *, as_of: datetime | None = None, run_id: str | None = None, limit: int = 1000
+    ) -> list[ScheduledWakeup]:
+        """Complete every due timer."""
+        return await self._run(verbs.resume_due_waits(as_of, limit, run_id))
+
+    async def dispose_expired_hooks(
+        self, *, as_of: datetime | None = None, run_id: str | None = None, limit: int = 1000
+    ) -> list[ScheduledWakeup]:
+        """Dispose every expired hook."""
+        return await self._run(verbs.dispose_expired_hooks(as_of, limit, run_id))
+
+    async def resume_hook(
+        self, run_id: str, hook_id: str, payload: Any, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Answer a hook."""
+        return await self._run(verbs.resume_hook(run_id, hook_id, payload), connection)
+
+    async def resume_hook_by_token(
+        self, token: str, payload: Any, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Answer the active hook with this token."""
+        return await self._run(verbs.resume_hook_by_token(token, payload), connection)
+
+    async def dispose_hook(
+        self, run_id: str, hook_id: str, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Withdraw a hook."""
+        return await self._run(verbs.dispose_hook(run_id, hook_id), connection)
+
+    async def dispose_hook_by_token(self, token: str, *, connection: Enlisted = None) -> VerbResult:
+        """Withdraw the active hook with this token."""
+        return await self._run(verbs.dispose_hook_by_token(token), connection)
+
+    async def request_cancellation(
+        self, run_id: str, reason: str | None = None, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Ask a run to clean up and end."""
+        return await self._run(verbs.request_cancellation(run_id, reason), connection)
+
+    async def force_cancel(
+        self, run_id: str, reason: str | None = None, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """End a run at once."""
+        return await self._run(verbs.force_cancel(run_id, reason), connection)
+
+    async def terminate_for_timeout(
+        self,
+        run_id: str,
+        deadline: datetime,
+        reason: str | None = None,
+        *,
+        connection: Enlisted = None,
+    ) -> VerbResult:
+        """End a run at once because its deadline passed."""
+        return await self._run(verbs.terminate_for_timeout(run_id, deadline, reason), connection)
+
+    async def terminate_for_host_shutdown(
+        self, run_id: str, reason: str | None = None, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """End a run at once because its host will never resume it."""
+        return await self._run(verbs.terminate_for_host_shutdown(run_id, reason), connection)
+
+    async def record_progress(
+        self, run_id: str, progress: WorkflowProgress, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Record a progress report."""
+        return await self._run(verbs.record_progress(run_id, progress), connection)
+
+    async def link_child_operation(
+        self, run_id: str, child: ChildOperationReference, *, connection: Enlisted = None
+    ) -> VerbResult:
+        """Record a link."""
+        return await self._run(verbs.link_child_operation(run_id, child), connection)
+
+    async def wake_run(self, run_id: str, *, connection: Enlisted = None) -> None:
+        """Enqueue the run to be driven."""
+        await self._run(verbs.wake_run(run_id), connection)
+
+    async def acquire_run(self, run_id: str, owner: str, lease: timedelta) -> RunLease | None:
+        """The lease of this run."""
+        return await self._run(verbs.acquire_run(run_id, owner, lease))
+
+    async def claim_runs(
+        self, queue: str, limit: int, owner: str, lease: timedelta
+    ) -> list[RunLease]:
+        """Leases of runs that have work to do."""
+        return await self._run(verbs.claim_runs(queue, limit, owner, lease))
+
+    async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:
+        """Extend leases."""
+        return await self._run(verbs.heartbeat(leases, lease)) if leases else []
+
+    async def release_run(self, lease: RunLease) -> bool:
+        """Give a lease back."""
+        return await self._run(verbs.release_run(lease))
+
+    async def give_back(
+        self,
+        lease: RunLease,
+        *,
+        delay: timedelta = timedelta(0),
+        blocked_reason: str | None = None,
+    ) -> bool:
+        """Give up a lease with work left."""
+        return await self._run(verbs.give_back(lease, delay, blocked_reason))
+
+    async def enqueue_due(
+        self, *, as_of: datetime | None = None, limit: int = 1000
+    ) -> list[ScheduledWakeup]:
+        """Turn due wake-ups into drive tasks."""
+        return await self._run(verbs.enqueue_due(as_of, limit))
+
+    async def load_runs(self, run_ids: Sequence[str]) -> dict[str, LoadedRun]:
+        """The whole histories of these runs."""
+        return await self._run(reads.load_runs(run_ids)) if run_ids else {}
+
+    async def history_page(
+        self, run_id: str, after: int = 0, limit: int = 1000
+    ) -> list[FlowEventEnvelope]:
+        """Events after sequence ``after``."""
+        return await self._run(reads.history_page(run_id, after, limit))
+
+    async def list_run_ids(self, after: str = "", limit: int = 1000) -> list[str]:
+        """Run ids above ``after``."""
+        return await self._run(reads.list_run_ids(after, limit))
+
+    async def list_runs(
+        self,
+        *,
+        status: RunStatus | None = None,
+        workflow_name: str | None = None,
+        queue: str | None = None,
+        blocked: bool | None = None,
+        after: RunRow | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Runs, newest first."""
+        call = reads.list_runs(status, workflow_name, queue, blocked, after, limit)
+        return await self._run(call)
+
+    async def run_info(self, run_id: str) -> RunRow:
+        """One run's row."""
+        return await self._run(reads.run_info(run_id))
+
+    async def run_summary(self) -> WorkflowRunSummary:
+        """Counts over all runs."""
+        return await self._run(reads.run_summary())
+
+    async def list_open_suspensions(
+        self, *, run_id: str | None = None, as_of: datetime | None = None
+    ) -> list[WorkflowRunSuspension]:
+        """What non-terminal runs wait for."""
+        return await self._pages(lambda after: reads.open_suspensions(run_id, after, as_of))
+
+    async def list_active_hooks(self, *, run_id: str | None = None) -> list[ActiveHookSnapshot]:
+        """Hooks that can be answered."""
+        return await self._pages(lambda after: reads.active_hooks(run_id, after))
+
+    async def _pages(self, page: Callable[[T | None], Call[list[T]]]) -> list[T]:
+        found: list[T] = []
+        while True:
+            rows = await self._run(page(found[-1] if found else None))
+            found += rows
+            if len(rows) < MAX_PAGE:
+                return found
+
+    async def list_due_wakeups(
+        self,
+        *,
+        as_of: datetime | None = None,
+        kind: WakeupKind | None = None,
+        limit: int = 1000,
+    ) -> list[ScheduledWakeup]:
+        """Deadlines that have passed."""
+        return await self._run(reads.due_wakeups(as_of, kind, limit))
+
+    async def next_wakeup(self) -> ScheduledWakeup | None:
+        """The earliest deadline."""
+        return await self._run(reads.next_wakeup())
+
+    async def import_history(
+        self, history: Sequence[FlowEventEnvelope], *, queue: str = "default"
+    ) -> None:
+        """Store a complete history under its own ids and times."""
+        run_id = check_history(history)
+        await self._run(verbs.import_history(run_id, history, check_queue(queue)))
+
+    async def now(self) -> datetime:
+        """The database's clock."""
+        return await self._run(reads.now())
+
+    async def close(self) -> None:
+        """Wait for appends in flight and close the connections."""
+        await self._appends.close()
+        await self._pool.close()
