@@ -1,0 +1,88 @@
+-- flow_append_many: appends events to many runs in one call; the form that workers use.
+-- Arguments: p_batch, a JSON array of at most 1000 elements, one a run:
+--   {"run_id": text, "expected": n or null, "epoch": n or null,
+--    "events": [{"type", "subject"?, "due_at"? (RFC 3339), "due_in_us"? (microseconds from the
+--                append), "payload": {...}, "event_id"? (uuid)}],
+--    "release"?: wake count seen by the lease's holder, "queue"?: text, for a run that is created}
+--   expected null appends at the head; epoch is the fence; an empty events array only releases.
+-- Returns one row an element, in order. outcome: appended, event_conflict, lease_lost, run_terminal,
+--   run_not_found, hook_token_conflict, link_not_found, invalid (run_conflict is reserved). A
+--   refused element changes nothing and does not touch the others. detail never holds a token.
+-- Locks, in order: retention guard (shared), run locks (also of linked runs), token locks, rows.
+-- SQLSTATEs: WF010 when p_batch is not such an array. Callers: worker.
+CREATE FUNCTION flow_append_many(p_batch json)
+RETURNS TABLE (
+    ordinal integer, run_id text, outcome text, head_sequence bigint, recorded_at timestamptz,
+    released boolean, wakes bigint, detail json
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_elements flow_append_element[] := flow_append_parse(p_batch);
+    v_verdicts flow_append_verdict[];
+    v_bases bigint[];
+    v_at timestamptz;
+    v_released text[];
+    v_kept text[];
+    v_kept_wakes bigint[];
+    v_has_tokens boolean;
+    v_has_release boolean;
+BEGIN
+    IF v_elements IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM flow_lock_runs(ARRAY(
+        SELECT e.run_id FROM unnest(v_elements) AS e
+        UNION ALL
+        SELECT v.linked_run_id FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
+         WHERE e.has_link AND v.linked_run_id IS NOT NULL));
+    SELECT bool_or(e.has_token), bool_or(e.release IS NOT NULL) INTO v_has_tokens, v_has_release
+      FROM unnest(v_elements) AS e;
+    IF v_has_tokens THEN
+        PERFORM flow_lock_tokens(ARRAY(
+            SELECT v.token FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
+             WHERE e.has_token AND v.token IS NOT NULL));
+    END IF;
+
+    v_at := flow_now();
+    v_verdicts := flow_append_check(v_elements);
+    IF v_has_tokens THEN
+        v_verdicts := flow_append_check_tokens(v_elements, v_verdicts);
+    END IF;
+    SELECT array_agg(CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) END)
+      INTO v_bases
+      FROM unnest(v_verdicts) AS d;
+    PERFORM flow_append_write(v_elements, v_bases, v_at);
+
+    IF v_has_release THEN
+        SELECT array_agg(f.run_id) FILTER (WHERE f.released),
+               array_agg(f.run_id) FILTER (WHERE NOT f.released),
+               array_agg(f.wakes) FILTER (WHERE NOT f.released)
+          INTO v_released, v_kept, v_kept_wakes
+          FROM (SELECT array_agg(e.run_id) AS run_ids, array_agg(e.epoch) AS epochs,
+                       array_agg(e.release) AS seen
+                  FROM unnest(v_elements) AS e
+                 WHERE e.release IS NOT NULL AND v_bases[e.ordinal] IS NOT NULL) AS a
+         CROSS JOIN LATERAL flow_release(a.run_ids, a.epochs, a.seen) AS f;
+    END IF;
+
+    RETURN QUERY
+    SELECT e.ordinal, e.run_id, d.outcome,
+           CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) + e.event_count
+                ELSE coalesce(d.base, 0) END,
+           v_at,
+           coalesce(v_has_release AND d.outcome = 'appended' AND e.run_id = ANY (v_released), false),
+           coalesce(CASE WHEN v_has_release
+                         THEN v_kept_wakes[array_position(v_kept, e.run_id)] END, 0),
+           d.detail
+      FROM unnest(v_elements) AS e
+     CROSS JOIN LATERAL (SELECT (v_verdicts[e.ordinal]).outcome, (v_verdicts[e.ordinal]).base,
+                                (v_verdicts[e.ordinal]).detail) AS d;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_append_many(json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_many(json) IS 'Appends events to many runs in one call.';

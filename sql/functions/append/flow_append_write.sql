@@ -1,0 +1,57 @@
+-- flow_append_write: stores the events of the accepted elements of a batch.
+-- Arguments: p_elements, p_bases (the head before the append, null for a refused element), p_at (the
+--   time of all events). A deadline given as a duration is counted from p_at and written into the
+--   payload as its last member; otherwise the payload is stored as it came.
+-- Locks: rows; run and token locks are the caller's. SQLSTATEs: those of the trigger, none for
+--   elements that were checked. Callers: internal.
+CREATE FUNCTION flow_append_write(
+    p_elements flow_append_element[], p_bases bigint[], p_at timestamptz
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    -- the trigger makes the rows of new runs; only a queue of their own needs a row before that
+    PERFORM flow_reserve_runs(array_agg(e.run_id), array_agg(e.queue), p_at)
+       FROM unnest(p_elements) AS e
+      WHERE e.creates AND e.queue <> 'default' AND p_bases[e.ordinal] IS NOT NULL
+     HAVING count(*) > 0;
+
+    INSERT INTO flow_events
+        (run_id, sequence, event_id, event_type, subject_id, due_at, payload, recorded_at)
+    SELECT e.run_id, p_bases[e.ordinal] + v.event_position,
+           coalesce(v.event_id, flow_event_id(e.run_id, p_bases[e.ordinal] + v.event_position)),
+           v.event_type, v.subject_id,
+           CASE WHEN v.due_in_us IS NULL THEN v.due_at
+                ELSE flow_time_after(p_at, v.due_in_us) END,
+           CASE WHEN v.due_in_us IS NULL THEN v.payload
+                ELSE flow_json_with(v.payload, flow_due_member(v.event_type),
+                                    flow_time_text(flow_time_after(p_at, v.due_in_us))) END,
+           p_at
+      FROM unnest(p_elements) AS e
+     CROSS JOIN LATERAL unnest(e.events) AS v
+     WHERE p_bases[e.ordinal] IS NOT NULL;
+END
+$$;
+
+-- Rows for runs about to be created whose queue is not the default one; head 0 until then.
+CREATE FUNCTION flow_reserve_runs(p_run_ids text[], p_queues text[], p_at timestamptz)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    INSERT INTO flow_runs (run_id, workflow_name, workflow_version, queue, status, head_sequence,
+        created_at, updated_at)
+    SELECT i.run_id, '', '', i.queue, 'pending', 0, p_at, p_at
+      FROM unnest(p_run_ids, p_queues) AS i (run_id, queue);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_append_write(flow_append_element[], bigint[], timestamptz)
+    FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_reserve_runs(text[], text[], timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_write(flow_append_element[], bigint[], timestamptz)
+    IS 'Stores the events of the accepted elements of a batch.';
+COMMENT ON FUNCTION flow_reserve_runs(text[], text[], timestamptz)
+    IS 'Rows for runs about to be created in a queue of their own.';

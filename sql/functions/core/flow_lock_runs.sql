@@ -1,0 +1,23 @@
+-- flow_lock_runs: takes the locks that every writer holds before it looks at a run.
+-- Arguments: p_run_ids, the runs that will be read, appended to or linked; unknown ids are fine.
+-- Locks, in order: the retention guard (shared), then one key a run, sorted by key.
+-- It must be a statement of its own: the statement after it sees what the lock protected.
+-- SQLSTATEs: none of its own. Callers: internal, and foreign writers before a direct INSERT.
+CREATE FUNCTION flow_lock_runs(p_run_ids text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(flow_retention_key());
+    PERFORM pg_advisory_xact_lock(k.lock_key)
+       FROM (SELECT DISTINCT flow_run_key(i.run_id) AS lock_key
+               FROM unnest(p_run_ids) AS i (run_id)
+              WHERE i.run_id IS NOT NULL
+              ORDER BY 1
+             OFFSET 0) AS k;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_lock_runs(text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_lock_runs(text[])
+    IS 'Takes the retention guard and the locks of the given runs, in order.';

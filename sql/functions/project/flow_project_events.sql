@@ -1,0 +1,25 @@
+-- flow_project_events: trigger function of flow_events; hands the stored events to flow_project.
+-- Statement level, so that its cost is per append and not per event. It is right for every writer,
+-- also for one that inserts directly.
+-- Locks and SQLSTATEs: those of flow_project. Callers: the trigger.
+CREATE FUNCTION flow_project_events() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_events flow_event_fact[];
+BEGIN
+    SELECT array_agg(ROW(n.run_id, n.sequence, n.event_type, n.subject_id, n.due_at,
+               CASE WHEN n.event_type IN ('run_created', 'hook_created') THEN n.payload END,
+               n.recorded_at)::flow_event_fact)
+      INTO v_events
+      FROM new_events AS n;
+    IF v_events IS NOT NULL THEN
+        PERFORM flow_project(v_events);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_project_events() FROM PUBLIC;
+COMMENT ON FUNCTION flow_project_events() IS 'Trigger function: projects newly stored events.';

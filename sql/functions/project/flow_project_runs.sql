@@ -1,0 +1,85 @@
+-- flow_project_runs: brings flow_runs up to date: head, status, times. It also is the guard of the
+-- stream for every writer: a change that does not follow the head of its run is refused.
+-- Arguments: p_changes, one a run. Hooks and wakeups must be up to date: whether any is open makes
+--   the difference between running and suspended.
+-- Locks: rows. The run locks are the caller's. SQLSTATEs: WF004, WF009, WF010. Callers: internal.
+CREATE FUNCTION flow_project_runs(p_changes flow_run_change[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    v_change flow_run_change;
+    v_done text[];
+    v_created text[];
+BEGIN
+    WITH moved AS (
+        UPDATE flow_runs AS r
+           SET head_sequence = c.last_sequence,
+               status = CASE
+                   WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
+                   WHEN c.flags & 16 <> 0 OR r.status = 'cancelling' THEN 'cancelling'
+                   WHEN r.status = 'pending' AND c.flags & 128 = 0 THEN 'pending'
+                   -- a running run has nothing open, so only a new opening can suspend it
+                   WHEN (r.status <> 'running' OR c.flags & 6 <> 0)
+                        AND flow_has_suspension(r.run_id) THEN 'suspended'
+                   ELSE 'running'
+               END,
+               updated_at = c.recorded_at,
+               ended_at = CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END,
+               blocked_reason = NULL
+          FROM unnest(p_changes) AS c
+         WHERE r.run_id = c.run_id
+           AND c.flags & 64 = 0
+           AND r.head_sequence = c.first_sequence - 1
+           AND r.status NOT IN ('completed', 'failed', 'cancelled', 'continued_as_new')
+        RETURNING r.run_id
+    )
+    SELECT array_agg(m.run_id) INTO v_done FROM moved AS m;
+    IF coalesce(cardinality(v_done), 0) = cardinality(p_changes) THEN
+        RETURN;
+    END IF;
+
+    WITH made AS (
+        INSERT INTO flow_runs AS r (run_id, workflow_name, workflow_version, runtime_build, status,
+            head_sequence, created_at, updated_at, ended_at)
+        SELECT c.run_id, s.name, s.version, s.build,
+               CASE
+                   WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
+                   WHEN c.flags & 16 <> 0 THEN 'cancelling'
+                   WHEN c.flags & 128 = 0 THEN 'pending'
+                   WHEN c.flags & 6 <> 0 AND flow_has_suspension(c.run_id) THEN 'suspended'
+                   ELSE 'running'
+               END,
+               c.last_sequence, c.created_at, c.recorded_at,
+               CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END
+          FROM unnest(p_changes) AS c
+         CROSS JOIN LATERAL flow_spec_columns(c.run_id, c.create_payload) AS s
+         WHERE c.flags & 64 <> 0
+            -- a row with head 0 was reserved for its queue in this transaction
+            ON CONFLICT (run_id) DO UPDATE
+           SET workflow_name = excluded.workflow_name,
+               workflow_version = excluded.workflow_version,
+               runtime_build = excluded.runtime_build, status = excluded.status,
+               head_sequence = excluded.head_sequence, created_at = excluded.created_at,
+               updated_at = excluded.updated_at, ended_at = excluded.ended_at
+         WHERE r.head_sequence = 0
+        RETURNING r.run_id
+    )
+    SELECT array_agg(m.run_id) INTO v_created FROM made AS m;
+    v_done := coalesce(v_done, '{}') || coalesce(v_created, '{}');
+    IF cardinality(v_done) = cardinality(p_changes) THEN
+        RETURN;
+    END IF;
+
+    FOREACH v_change IN ARRAY p_changes LOOP
+        IF v_change.run_id <> ALL (v_done) THEN
+            PERFORM flow_refuse_projection(v_change);
+        END IF;
+    END LOOP;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_project_runs(flow_run_change[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_project_runs(flow_run_change[])
+    IS 'Brings flow_runs up to date and refuses what does not follow the head.';

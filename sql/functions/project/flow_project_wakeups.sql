@@ -1,0 +1,63 @@
+-- flow_project_wakeups: brings scheduled_wakeups up to date with newly stored events.
+-- Arguments: p_events, all of them; p_flags, the union of their flow_event_flags; p_run_ids, their
+--   runs. Only the last event about a subject counts.
+-- Locks: rows. The run locks are the caller's. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_project_wakeups(
+    p_events flow_event_fact[], p_flags integer, p_run_ids text[]
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+BEGIN
+    IF p_flags & 48 <> 0 THEN
+        DELETE FROM scheduled_wakeups AS w
+              USING unnest(p_events) AS e
+              WHERE w.run_id = e.run_id AND flow_clears(e.event_type);
+    END IF;
+    IF p_flags & 8 <> 0 THEN
+        DELETE FROM scheduled_wakeups AS w
+              USING unnest(p_events) AS e
+              WHERE w.run_id = e.run_id AND w.subject_id = e.subject_id
+                AND w.kind = flow_wakeup_kind(e.event_type)
+                AND flow_event_flags(e.event_type, false) = 8;
+    END IF;
+    -- most appends hold step events and few runs have a delayed retry: look once a run, not once
+    -- an event
+    IF p_flags & 1 <> 0 AND EXISTS (
+        SELECT FROM scheduled_wakeups AS w
+         WHERE w.run_id = ANY (p_run_ids) AND w.kind = 'step_retry')
+    THEN
+        DELETE FROM scheduled_wakeups AS w
+              USING unnest(p_events) AS e
+              WHERE w.run_id = e.run_id AND w.subject_id = e.subject_id AND w.kind = 'step_retry'
+                AND flow_event_flags(e.event_type, e.due_at IS NOT NULL) = 1;
+    END IF;
+    IF p_flags & 2 = 0 THEN
+        RETURN;
+    END IF;
+
+    INSERT INTO scheduled_wakeups AS w (run_id, kind, subject_id, due_at)
+    SELECT DISTINCT ON (e.run_id, k.kind, e.subject_id)
+           e.run_id, k.kind, e.subject_id, e.due_at
+      FROM unnest(p_events) AS e
+     CROSS JOIN LATERAL (SELECT flow_wakeup_kind(e.event_type) AS kind) AS k
+     WHERE e.due_at IS NOT NULL
+       AND flow_event_flags(e.event_type, true) & 2 <> 0
+       AND NOT (p_flags & 57 <> 0 AND EXISTS (
+            SELECT FROM unnest(p_events) AS later
+             WHERE later.run_id = e.run_id AND later.sequence > e.sequence
+               AND (flow_clears(later.event_type)
+                    OR (later.subject_id = e.subject_id
+                        AND flow_wakeup_kind(later.event_type) = k.kind
+                        AND flow_event_flags(later.event_type, later.due_at IS NOT NULL)
+                            IN (1, 8)))))
+     ORDER BY e.run_id, k.kind, e.subject_id, e.sequence DESC
+        ON CONFLICT (run_id, kind, subject_id) DO UPDATE
+       SET due_at = excluded.due_at, dispatched_at = NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_project_wakeups(flow_event_fact[], integer, text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_project_wakeups(flow_event_fact[], integer, text[])
+    IS 'Brings scheduled_wakeups up to date with newly stored events.';

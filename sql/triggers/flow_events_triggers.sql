@@ -1,0 +1,33 @@
+-- The triggers of flow_events: projection, shape guard, append-only guard.
+-- The shape guard is a condition: its function runs only for a row that is refused, so an ordinary
+-- insert pays for the comparison alone.
+CREATE TRIGGER flow_events_guard
+    BEFORE INSERT ON flow_events
+    FOR EACH ROW
+    WHEN (NEW.run_id IS NULL OR NEW.sequence IS NULL OR NEW.sequence < 1 OR NEW.event_id IS NULL
+          OR NEW.recorded_at IS NULL OR NEW.transaction_id IS NULL OR NEW.schema_version < 1
+          OR (NEW.sequence = 1 AND NOT flow_run_id_is_valid(NEW.run_id))
+          OR flow_event_refusal(NEW.event_type, NEW.subject_id, NEW.due_at IS NOT NULL, NEW.payload)
+             IS NOT NULL)
+    EXECUTE FUNCTION flow_refuse_event();
+
+CREATE TRIGGER flow_events_project
+    AFTER INSERT ON flow_events
+    REFERENCING NEW TABLE AS new_events
+    FOR EACH STATEMENT
+    EXECUTE FUNCTION flow_project_events();
+
+CREATE TRIGGER flow_events_append_only
+    BEFORE UPDATE OR DELETE ON flow_events
+    FOR EACH STATEMENT
+    EXECUTE FUNCTION flow_refuse_change();
+
+CREATE TRIGGER flow_events_no_truncate
+    BEFORE TRUNCATE ON flow_events
+    FOR EACH STATEMENT
+    EXECUTE FUNCTION flow_refuse_change();
+
+COMMENT ON TRIGGER flow_events_guard ON flow_events IS 'Refuses a row of the wrong shape without showing it.';
+COMMENT ON TRIGGER flow_events_project ON flow_events IS 'Keeps flow_runs, flow_active_hooks and scheduled_wakeups.';
+COMMENT ON TRIGGER flow_events_append_only ON flow_events IS 'History is append-only.';
+COMMENT ON TRIGGER flow_events_no_truncate ON flow_events IS 'History is append-only.';
