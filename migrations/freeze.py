@@ -17,6 +17,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from flowpg.postgres.install import statements
 from flowpg.postgres.migrate import upgrade
 from flowpg.postgres.revisions import load_release, sha256
 from flowpg.postgres.schema_check import read_catalog
@@ -38,11 +39,8 @@ CATALOG_HEADER = """\
 def compose(source: Path) -> str:
     """The files of ``sql/manifest.txt`` as one text that names no schema."""
     parts = ["-- Frozen from sql/ by migrations/freeze.py: change the files there, not this one.\n"]
-    for line in (source / "manifest.txt").read_text(encoding="utf-8").splitlines():
-        name = line.partition("#")[0].strip()
-        if name:
-            text = (source / name).read_text(encoding="utf-8").strip()
-            parts.append(f"\n-- sql/{name}\n{text}\n")
+    for path, text in statements(source):
+        parts.append(f"\n-- sql/{path.relative_to(source)}\n{text.strip()}\n")
     return "".join(parts)
 
 

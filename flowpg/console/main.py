@@ -14,11 +14,11 @@ import psycopg
 import typer
 from typer.core import TyperGroup
 
-from flowpg.console import server
+from flowpg.console import migrate, server
 from flowpg.errors import FlowError
 
 # In the order of `flowpg --help`.
-_COMMANDS = (server,)
+_COMMANDS = (migrate, server)
 
 
 class _SentenceGroup(TyperGroup):

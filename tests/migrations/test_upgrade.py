@@ -4,9 +4,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from flowpg.postgres.install import install_fresh
 
 from flowpg.errors import InvalidArgument, MigrationFailed, SchemaAhead, SchemaAltered
+from flowpg.postgres.install import install_fresh
 from flowpg.postgres.migrate import Limits, SchemaState, check, upgrade
 from flowpg.postgres.revisions import sha256
 from tests.migrations.catalog import describe, without_version_table
