@@ -29,6 +29,9 @@ from flowpg.store.protocol import FlowEventStore
 
 logger = logging.getLogger("flowpg.engine")
 
+STEP_THREADS = "flowpg-step"
+"""How the names of the threads begin in which plain step functions run."""
+
 
 class _RunLock:
     __slots__ = ("lock", "users")
@@ -122,9 +125,11 @@ class EngineCore:
         if drive is not None:
             drive.poke()
 
-    def drain(self) -> None:
-        """Let every drive finish the steps at work, decide nothing new, and give its run back."""
-        for drive in self._drives.values():
+    def drain(self, run_id: str) -> None:
+        """Let a drive of this run in this engine finish the steps at work, decide nothing new, and
+        give the run back."""
+        drive = self._drives.get(run_id)
+        if drive is not None:
             drive.drain()
 
     async def snapshot(self, run_id: str) -> WorkflowRunSnapshot:
@@ -168,7 +173,7 @@ class EngineCore:
     def _executor(self) -> Executor:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(
-                self.options.step_threads, thread_name_prefix="flowpg-step"
+                self.options.step_threads, thread_name_prefix=STEP_THREADS
             )
         return self._threads
 

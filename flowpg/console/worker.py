@@ -1,0 +1,171 @@
+"""``flowpg worker``: drive the runs of a queue until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flowpg.console.migrate import SchemaOption
+from flowpg.console.target import DsnOption, open_target
+from flowpg.engine.core import STEP_THREADS
+from flowpg.engine.flow_engine import FlowEngine
+from flowpg.errors import InvalidArgument
+from flowpg.fleet.worker import FlowWorker
+from flowpg.postgres.revisions import DEFAULT_SCHEMA
+from flowpg.replay.runtime import FlowRuntime
+from flowpg.store.postgres import PostgresEventStore
+
+_THREAD_ENDS = 0.2
+"""Seconds an idle thread may take to end."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command(name="worker")(worker)
+
+
+def worker(
+    application: Annotated[
+        str,
+        typer.Option("--app", help="module:attribute, a FlowRuntime, its class or its factory."),
+    ],
+    dsn: DsnOption = None,
+    schema: SchemaOption = DEFAULT_SCHEMA,
+    queue: Annotated[str, typer.Option(help="The queue to serve.")] = "default",
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1000, help="How many runs to drive at once.")
+    ] = 20,
+    lease: Annotated[
+        float, typer.Option(min=0.1, help="Seconds until a dead worker's runs go to another.")
+    ] = 30.0,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that steps may take to finish after SIGTERM.")
+    ] = 20.0,
+    build: Annotated[
+        list[str] | None,
+        typer.Option(help="Serve runs pinned to this build; may be repeated."),
+    ] = None,
+    unpinned: Annotated[
+        bool, typer.Option(help="With --build: serve runs without a pinned build too.")
+    ] = False,
+    prepare: Annotated[
+        bool,
+        typer.Option(
+            envvar="FLOWPG_PREPARE", help="Prepare statements; not for PgBouncer before 1.21."
+        ),
+    ] = True,
+) -> None:
+    """Drive the runs of a queue.
+
+    SIGTERM or Ctrl-C stops claiming, lets steps finish within the grace period, and gives the rest
+    back; a second one does not wait.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    runtime = load_runtime(application)
+    with open_target(dsn, schema=schema) as target:
+
+        async def work() -> None:
+            store = await PostgresEventStore.connect(target.dsn, schema=schema, prepare=prepare)
+            builder = FlowEngine.builder(runtime).with_store(store).with_queue(queue)
+            builder.with_lease(timedelta(seconds=lease))
+            for name in build or ():
+                builder.with_runtime_build(name, accept_unpinned=unpinned)
+            async with builder.build() as engine:
+                await run_until_signalled(
+                    FlowWorker(engine, concurrency=concurrency, grace=timedelta(seconds=grace))
+                )
+
+        asyncio.run(work())
+    _leave_threads_behind()
+
+
+async def run_until_signalled(worker: FlowWorker) -> None:
+    """Run a worker until SIGTERM or SIGINT; the second signal does not wait for steps."""
+    loop = asyncio.get_running_loop()
+    signals = 0
+
+    def stop() -> None:
+        nonlocal signals
+        signals += 1
+        worker.stop(at_once=signals > 1)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    typer.echo(
+        f"flowpg: worker on queue {worker.queue!r}, up to {worker.concurrency} runs at once; "
+        "Ctrl-C stops it",
+        err=True,
+    )
+    try:
+        await worker.run()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _leave_threads_behind() -> None:
+    """End the process if a step still runs in a thread: it cannot be cancelled, its run was given
+    back, and an ordinary exit would wait for it."""
+    threads = [t for t in threading.enumerate() if t.name.startswith(STEP_THREADS)]
+    for thread in threads:
+        thread.join(_THREAD_ENDS)
+    if any(thread.is_alive() for thread in threads):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def load_runtime(application: str) -> FlowRuntime:
+    """The runtime that ``module:attribute`` names: an instance, a class, or a factory that takes
+    no arguments. InvalidArgument with a sentence if it is none of these."""
+    module_name, colon, path = application.partition(":")
+    if not (module_name and colon and path):
+        raise InvalidArgument(f"--app {application!r} is not of the form module:attribute")
+    # As `python -m` does: a module beside you is found.
+    here = str(Path.cwd())
+    if "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InvalidArgument(f"--app: cannot import {module_name!r}: {error}") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise InvalidArgument(f"--app: module {module_name!r} has no {path!r}")
+        found = getattr(found, name)
+    if inspect.isclass(found) or not _is_runtime(found):
+        found = _made_by(found, application)
+    if not _is_runtime(found):
+        raise InvalidArgument(
+            f"--app: {application!r} is no FlowRuntime: it needs run_workflow and run_step"
+        )
+    runtime: FlowRuntime = found
+    return runtime
+
+
+def _is_runtime(value: object) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("run_workflow", "run_step"))
+
+
+def _made_by(factory: Callable[[], Any], application: str) -> Any:
+    if not callable(factory):
+        return factory
+    try:
+        inspect.signature(factory).bind()
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"--app: {application!r} needs arguments; name an instance or a factory without any"
+        ) from None
+    return factory()
