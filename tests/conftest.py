@@ -5,9 +5,16 @@ The server is chosen once, by ``tests.servers``, and named in the header of the 
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from flowpg.postgres.binaries import (
+    Binaries,
+    BinariesNotFound,
+    find_binaries,
+    inspect_binaries,
+)
 from tests.bouncer import PgBouncer
 from tests.servers import (
     DEFAULT_DOCKER,
@@ -52,6 +59,17 @@ def pg_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     server = request.config.stash[_CHOICE].start()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Binaries:
+    """The server programs of this machine, for tests of the embedded server itself."""
+    try:
+        if named := os.environ.get("FLOWPG_TEST_PG_BIN"):
+            return inspect_binaries(Path(named), "FLOWPG_TEST_PG_BIN")
+        return find_binaries()
+    except BinariesNotFound as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -266,10 +266,11 @@ class ServerDirectory:
                 text=True,
                 errors="replace",
                 check=False,
+                # An initdb that a killed owner left behind tidies up after itself, in a directory
+                # of the very name that the next one makes: the lock keeps them apart.
+                pass_fds=(self.server_lock,),
             )
-            if done.returncode == 0:
-                break
-            if "locale" not in done.stderr:
+            if done.returncode == 0 or "locale" not in done.stderr:
                 break
         if done.returncode != 0:
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,114 @@
+"""The embedded server ends with its owner, however the owner ends."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from flowpg.postgres.binaries import Binaries
+from flowpg.postgres.embedded import EmbeddedPostgres
+from tests.postgres.owners import Owner, execute, gone, start_owner, until_gone, value
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent died"
+)
+
+
+@pytest.fixture
+def owner(binaries: Binaries, tmp_path: Path) -> Iterator[Owner]:
+    """An owner of a durable server that has not said anything yet."""
+    owner = start_owner(tmp_path / "pg", binaries.directory)
+    yield owner
+    owner.close()
+
+
+def test_the_server_of_a_killed_owner_is_gone(owner: Owner) -> None:
+    owner.read()
+    server = owner.read()["server"]
+    assert not gone(server)
+    owner.kill()
+    until_gone(server)
+
+
+def test_a_client_in_a_transaction_does_not_keep_the_server_of_a_killed_owner(
+    owner: Owner,
+) -> None:
+    owner.read()
+    started = owner.read()
+    with psycopg.connect(started["dsn"]) as connection:
+        connection.execute("SELECT 1")
+        owner.kill()
+        until_gone(started["server"])
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+        connection.close()
+
+
+def test_what_was_committed_before_the_owner_was_killed_is_there_afterwards(
+    owner: Owner, binaries: Binaries, tmp_path: Path
+) -> None:
+    owner.read()
+    dsn = owner.read()["dsn"]
+    execute(dsn, "CREATE TABLE kept AS SELECT 7 AS n")
+    owner.kill()
+    # At once: the new owner waits for the old server to be gone by itself.
+    with EmbeddedPostgres(tmp_path / "pg", binaries=binaries) as server:
+        assert value(server.dsn, "SELECT n FROM kept") == 7
+
+
+def test_a_server_that_was_killed_itself_recovers(
+    owner: Owner, binaries: Binaries, tmp_path: Path
+) -> None:
+    owner.read()
+    started = owner.read()
+    execute(started["dsn"], "CREATE TABLE kept AS SELECT 7 AS n")
+    os.kill(started["server"], 9)
+    owner.kill()
+    with EmbeddedPostgres(tmp_path / "pg", binaries=binaries) as server:
+        assert value(server.dsn, "SELECT n FROM kept") == 7
+
+
+def test_an_owner_that_just_ends_stops_its_server(owner: Owner) -> None:
+    owner.read()
+    server = owner.read()["server"]
+    assert owner.process.stdin is not None
+    owner.process.stdin.close()
+    owner.process.wait()
+    until_gone(server)
+
+
+def test_a_throwaway_server_of_an_owner_that_just_ends_is_removed(binaries: Binaries) -> None:
+    owner = start_owner(Path("unused"), binaries.directory, throwaway=True)
+    owner.read()
+    started = owner.read()
+    assert owner.process.stdin is not None
+    owner.process.stdin.close()
+    owner.process.wait()
+    until_gone(started["server"])
+    assert not Path(started["directory"]).exists()
+    owner.close()
+
+
+def test_a_forked_child_of_the_owner_does_not_stop_the_server(owner: Owner) -> None:
+    owner.read()
+    started = owner.read()
+    owner.tell("child = os.fork() or sys.exit(0)")
+    owner.tell("os.waitpid(child, 0); print(json.dumps({'child': child}), flush=True)")
+    owner.read()
+    assert value(started["dsn"], "SELECT 1") == 1
+
+
+def test_the_server_is_gone_when_only_its_owners_thread_was_short_lived(owner: Owner) -> None:
+    owner.read()
+    first = owner.read()["server"]
+    restart = "server.stop(); t = __import__('threading').Thread(target=server.start)"
+    owner.tell(f"{restart}; t.start(); t.join(); print(json.dumps({{'new': server.pid}}))")
+    owner.tell("sys.stdout.flush()")
+    second = owner.read()["new"]
+    assert gone(first)
+    assert not gone(second)
+    owner.kill()
+    until_gone(second)
