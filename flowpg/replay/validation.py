@@ -65,31 +65,36 @@ def check_child(
         raise _drift(run_id, what, linked.wire(), again.wire())
 
 
-def difference(history: Any, replay: Any) -> str:
+def difference(history: Any, replay: Any, secret: str = "") -> str:
     """``history=<JSON>; replay=<JSON>`` of two values, or of the first part in which two long
-    values differ, with the path to it."""
+    values differ, with the path to it. ``secret`` is redacted wherever it stands."""
     path = "$"
-    left, right = jsontext.encode(history), jsontext.encode(replay)
+    left, right = _shown(history, secret), _shown(replay, secret)
     while len(left) > MAX_SHOWN or len(right) > MAX_SHOWN:
         step = _first_difference(history, replay)
         if step is None:
             break
         name, history, replay = step
         path += name
-        left, right = jsontext.encode(history), jsontext.encode(replay)
-    at = "" if path == "$" else f" at {path}"
+        left, right = _shown(history, secret), _shown(replay, secret)
+    at = "" if path == "$" else " at " + _redacted(path, secret)
     return f"{at}: history={_short(left)}; replay={_short(right)}"
 
 
-def _drift(
-    run_id: str, what: str, history: Any, replay: Any, secret: str | None = None
-) -> NonDeterministic:
-    shown = difference(history, replay)
-    if secret:
-        shown = shown.replace(secret, REDACTED)
-        # The token as it looks inside a JSON text.
-        shown = shown.replace(jsontext.encode(secret)[1:-1], REDACTED)
-    return NonDeterministic(run_id, what + shown)
+def _drift(run_id: str, what: str, history: Any, replay: Any, secret: str = "") -> NonDeterministic:
+    return NonDeterministic(run_id, what + difference(history, replay, secret))
+
+
+def _shown(value: Any, secret: str) -> str:
+    # Redacted before it is cut, or the beginning of a secret could stay at the end.
+    return _redacted(jsontext.encode(value), secret)
+
+
+def _redacted(text: str, secret: str) -> str:
+    if not secret:
+        return text
+    inside_json = jsontext.encode(secret)[1:-1]
+    return text.replace(inside_json, REDACTED).replace(secret, REDACTED)
 
 
 def _first_difference(history: Any, replay: Any) -> tuple[str, Any, Any] | None:
@@ -99,7 +104,7 @@ def _first_difference(history: Any, replay: Any) -> tuple[str, Any, Any] | None:
             return None
         for key, value in history.items():
             if not jsontext.equal(value, replay[key]):
-                return f".{key[:60]}", value, replay[key]
+                return f".{key}", value, replay[key]
     elif isinstance(history, (list, tuple)) and isinstance(replay, (list, tuple)):
         for index, (value, other) in enumerate(zip(history, replay, strict=False)):
             if not jsontext.equal(value, other):
