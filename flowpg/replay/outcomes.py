@@ -73,7 +73,7 @@ def settle(snapshot: WorkflowRunSnapshot, step_id: str, attempt: int, outcome: O
             plan.events.append(completed)
             return plan
         outcome = Failure(
-            f"PayloadTooLarge: the output is {size} bytes as JSON, the limit is "
+            f"PayloadTooLarge: with its output the event takes {size} bytes, the limit is "
             f"{events.MAX_PAYLOAD_BYTES}; store it elsewhere and return a reference",
             retryable=False,
         )
