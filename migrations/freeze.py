@@ -44,6 +44,12 @@ def compose(source: Path) -> str:
     return "".join(parts)
 
 
+def first_revision(root: Path) -> str:
+    """What 0001 runs: everything in sql/, and the comments on the table that alembic made."""
+    ending = root / "statements" / "version_table.sql"
+    return f"{compose(sql_root())}\n{ending.read_text(encoding='utf-8')}"
+
+
 def pin(root: Path, first_sql: str) -> None:
     """Write the first revision's SQL and the pins of every revision that is still open.
 
@@ -100,7 +106,7 @@ def scratch_database() -> Iterator[str]:
 def main() -> None:
     """Freeze this clone."""
     root = migrations_root()
-    pin(root, compose(sql_root()))
+    pin(root, first_revision(root))
     with scratch_database() as dsn:
         pin_catalog(root, dsn)
     for revision in load_release(root).revisions:

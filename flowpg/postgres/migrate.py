@@ -14,8 +14,6 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +45,7 @@ from flowpg.postgres.schema_check import (
     SchemaState,
     SchemaStatus,
     check,
+    connected,
     unavailable,
     verify,
     verify_async,
@@ -105,7 +104,7 @@ def upgrade(
     release = load_release(root)
     if check(dsn, schema, root=root).ok:
         return ()
-    with _connected(dsn) as guard:
+    with connected(dsn) as guard:
         _await_lock(guard, release, schema, limits)
         # Another migrator may have done the work while this one waited.
         status = check(dsn, schema, root=root)
@@ -186,16 +185,6 @@ def _execute(connection: sqlalchemy.Connection | None, text: str) -> None:
     assert connection is not None
     driver = cast("psycopg.Connection[Any]", connection.connection.driver_connection)
     driver.execute(text)
-
-
-@contextmanager
-def _connected(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    try:
-        connection = psycopg.connect(dsn, prepare_threshold=None)
-    except psycopg.OperationalError as error:
-        raise unavailable(error) from error
-    with closing(connection):
-        yield connection
 
 
 def _await_lock(

@@ -7,7 +7,8 @@ reads the catalog and the ledger in one read-only look; what is compared is desc
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +27,7 @@ from flowpg.errors import (
     SchemaMissing,
     StoreUnavailable,
 )
+from flowpg.postgres.errors import connection_refused
 from flowpg.postgres.revisions import (
     DEFAULT_SCHEMA,
     LEDGER_TABLE,
@@ -84,16 +86,11 @@ def check(dsn: str, schema: str = DEFAULT_SCHEMA, *, root: Path | None = None) -
     Raises :class:`StoreUnavailable` without a connection, :class:`PermissionDenied` when the role
     may not read the ledger.
     """
-    try:
-        # No prepared statements: the DSN may name a transaction pooler.
-        with psycopg.connect(dsn, prepare_threshold=None) as connection:
+    with connected(dsn) as connection:
+        try:
             return check_connection(connection, schema, root=root)
-    except psycopg.OperationalError as error:
-        raise unavailable(error) from error
-    except psycopg.ProgrammingError as error:
-        if error.sqlstate is None:  # the DSN does not parse
+        except psycopg.OperationalError as error:
             raise unavailable(error) from error
-        raise
 
 
 def check_connection(
@@ -158,10 +155,22 @@ async def verify_async(
     (await check_async(connection, schema)).raise_unless_ok()
 
 
+@contextmanager
+def connected(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection for the block. Raises :class:`StoreUnavailable` when there is none to be had."""
+    try:
+        # No prepared statements: the DSN may name a transaction pooler.
+        connection = psycopg.connect(dsn, prepare_threshold=None)
+    except psycopg.Error as error:
+        raise connection_refused(error) from error
+    with closing(connection):
+        yield connection
+
+
 def unavailable(error: psycopg.Error) -> StoreUnavailable:
-    """The typed error for a failed connection. libpq's text names host and role, no password."""
-    reason = " ".join(str(error).split()) or "the connection was lost"
-    return StoreUnavailable(f"cannot reach PostgreSQL: {reason}; check the DSN and the server")
+    """The typed error for a server that stopped answering, or would not answer in time."""
+    reason = error.diag.message_primary or "the connection was lost"
+    return StoreUnavailable(f"PostgreSQL did not answer: {reason}; try again")
 
 
 def read_catalog(

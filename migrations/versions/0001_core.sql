@@ -1625,7 +1625,8 @@ COMMENT ON FUNCTION flow_append_run_id(json, boolean) IS 'The run id of a malfor
 -- flow_append_check: decides about every element of a batch, under the locks of their runs.
 -- Arguments: p_elements, as read from the batch. Returns one verdict an element, in order.
 -- The order of the questions: is it well formed; does the run exist; is the lease valid; is the
--- head as expected; has the run ended; do links exist; are tokens free.
+-- head as expected; has the run ended. flow_append_check_claims asks the rest: do linked runs exist;
+-- are tokens free.
 -- Locks: none; the caller holds run and token locks. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_append_check(p_elements flow_append_element[]) RETURNS flow_append_verdict[]
 LANGUAGE plpgsql VOLATILE
@@ -1642,33 +1643,32 @@ BEGIN
                    WHEN 'invalid' THEN coalesce(c.refusal, json_build_object('sqlstate', 'WF010',
                        'reason', 'the run occurs more than once in the batch'))
                    WHEN 'event_conflict' THEN json_build_object(
-                       'expected', coalesce(c.expected, 0),
+                       'expected', CASE WHEN c.creates THEN 0 ELSE c.expected END,
                        'actual', coalesce(c.head, 0))
                    WHEN 'lease_lost' THEN json_build_object(
                        'epoch', c.epoch, 'current', coalesce(c.lease_epoch, 0))
                    WHEN 'run_terminal' THEN json_build_object('status', c.status)
-                   WHEN 'link_not_found' THEN json_build_object('flow_run_id', c.missing_link)
                    ELSE '{}'::json
                END)::flow_append_verdict ORDER BY c.ordinal)
       INTO v_verdicts
       FROM (
-        SELECT e.ordinal, e.expected, e.epoch, e.refusal, r.head, r.status,
-               r.lease_epoch, l.missing_link,
+        SELECT e.ordinal, e.creates, e.expected, e.epoch, e.refusal, r.head, r.status,
+               r.lease_epoch,
                CASE
                    WHEN e.refusal IS NOT NULL OR e.occurrence > 1 THEN 'invalid'
                    WHEN r.head IS NULL AND NOT e.creates THEN 'run_not_found'
                    WHEN e.epoch IS NOT NULL AND e.epoch <> coalesce(r.lease_epoch, 0)
                        THEN 'lease_lost'
-                   WHEN e.creates AND r.head IS NOT NULL THEN 'event_conflict'
+                   WHEN e.creates AND (r.head IS NOT NULL OR e.expected <> 0)
+                       THEN 'event_conflict'
                    WHEN NOT e.creates AND e.expected <> r.head THEN 'event_conflict'
                    WHEN e.event_count > 0
                         AND r.status IN ('completed', 'failed', 'cancelled', 'continued_as_new')
                        THEN 'run_terminal'
-                   WHEN l.missing_link IS NOT NULL THEN 'link_not_found'
                    ELSE 'appended'
                END AS outcome
           FROM (SELECT u.ordinal, u.run_id, u.creates, u.expected, u.epoch, u.refusal,
-                       u.event_count, u.has_link, u.events,
+                       u.event_count,
                        row_number() OVER (PARTITION BY u.run_id, u.refusal IS NULL
                                           ORDER BY u.ordinal) AS occurrence
                   FROM unnest(p_elements) AS u) AS e
@@ -1677,13 +1677,6 @@ BEGIN
                   FROM flow_runs AS f
                  WHERE f.run_id = e.run_id AND f.head_sequence > 0
                  LIMIT 1) AS r ON true
-          LEFT JOIN LATERAL (
-                SELECT v.linked_run_id AS missing_link
-                  FROM unnest(e.events) AS v
-                 WHERE v.linked_run_id IS NOT NULL
-                   AND NOT EXISTS (SELECT FROM flow_runs AS f
-                                    WHERE f.run_id = v.linked_run_id AND f.head_sequence > 0)
-                 LIMIT 1) AS l ON e.has_link
       ) AS c;
     RETURN v_verdicts;
 END
@@ -1693,14 +1686,54 @@ REVOKE EXECUTE ON FUNCTION flow_append_check(flow_append_element[]) FROM PUBLIC;
 COMMENT ON FUNCTION flow_append_check(flow_append_element[])
     IS 'Decides about every element of an append batch.';
 
--- sql/functions/append/flow_append_check_tokens.sql
--- flow_append_check_tokens: refuses the elements that want a hook token which is not theirs to take.
+-- sql/functions/append/flow_append_open_hooks.sql
+-- What an element of an append does to hooks.
+--   flow_append_open_hooks(element)             its hook_created events whose hooks stay open
+--   flow_append_settles(elements, run, hook)    whether one of the elements settles that hook
+-- Arguments: as named. Locks: none. SQLSTATEs: none. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_append_open_hooks(p_element flow_append_element) RETURNS flow_append_event[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN ARRAY(
+    SELECT v
+      FROM unnest((p_element).events) AS v
+     WHERE v.event_type = 'hook_created'
+       AND NOT EXISTS (
+            SELECT FROM unnest((p_element).events) AS later
+             WHERE later.event_position > v.event_position
+               AND (flow_clears(later.event_type)
+                    OR (later.subject_id = v.subject_id
+                        AND later.event_type IN ('hook_received', 'hook_disposed'))))
+     ORDER BY v.event_position);
+
+CREATE FUNCTION flow_append_settles(
+    p_elements flow_append_element[], p_run_id text, p_hook_id text
+) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN EXISTS (
+    SELECT FROM unnest(p_elements) AS e
+     CROSS JOIN LATERAL unnest(e.events) AS v
+     WHERE e.run_id = p_run_id
+       AND (flow_clears(v.event_type)
+            OR (v.subject_id = p_hook_id AND v.event_type IN ('hook_received', 'hook_disposed'))));
+
+REVOKE EXECUTE ON FUNCTION flow_append_open_hooks(flow_append_element) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_append_settles(flow_append_element[], text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_append_open_hooks(flow_append_element)
+    IS 'The hook_created events of an element whose hooks stay open.';
+COMMENT ON FUNCTION flow_append_settles(flow_append_element[], text, text)
+    IS 'Whether one of the elements settles a hook.';
+
+-- sql/functions/append/flow_append_check_claims.sql
+-- flow_append_check_claims: refuses the elements that link a run which does not exist, or want a
+-- hook token which is not theirs to take.
 -- Arguments: p_elements and p_verdicts, as read and decided so far. Returns the verdicts, changed.
--- A token is free when no active hook has it, when the hook that has it is settled earlier in the
--- same element, or when the same hook of the same run asks again. Of two elements that want one
--- token the first gets it. An active hook cannot change its token.
+-- Elements count in their order, as if they were appended one after the other; within an element
+-- its net effect counts. A token is free when no active hook has it, when the hook that has it is
+-- settled by this element or an earlier one, or when the same hook of the same run asks again. An
+-- active hook cannot change its token.
 -- Locks: none; the caller holds run and token locks. SQLSTATEs: none. Callers: internal.
-CREATE FUNCTION flow_append_check_tokens(
+CREATE FUNCTION flow_append_check_claims(
     p_elements flow_append_element[], p_verdicts flow_append_verdict[]
 ) RETURNS flow_append_verdict[]
 LANGUAGE plpgsql VOLATILE
@@ -1709,93 +1742,85 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 AS $$
 DECLARE
     v_element flow_append_element;
-    v_event flow_append_event;
-    -- the hooks this batch creates, as far as it has been looked through
+    v_accepted flow_append_element[] := '{}';
+    v_wanted flow_append_event;
+    -- hooks that accepted elements of this batch leave open
     v_runs text[] := '{}';
     v_hooks text[] := '{}';
     v_tokens text[] := '{}';
     v_before integer;
+    v_missing text;
     v_owner record;
-    v_at integer;
 BEGIN
     FOREACH v_element IN ARRAY p_elements LOOP
-        CONTINUE WHEN NOT v_element.has_token
-            OR (p_verdicts[v_element.ordinal]).outcome <> 'appended';
-        v_before := cardinality(v_tokens);
-        FOREACH v_event IN ARRAY v_element.events LOOP
-            IF v_event.event_type IN ('hook_received', 'hook_disposed')
-                OR flow_clears(v_event.event_type)
-            THEN
-                FOR v_at IN v_before + 1 .. cardinality(v_tokens) LOOP
-                    IF v_hooks[v_at] = v_event.subject_id OR flow_clears(v_event.event_type) THEN
-                        v_hooks[v_at] := NULL;
-                        v_tokens[v_at] := NULL;
-                    END IF;
-                END LOOP;
-            END IF;
-            CONTINUE WHEN v_event.token IS NULL;
-
-            -- stored hooks that this element has not settled by now
-            SELECT h.run_id, h.hook_id, h.token INTO v_owner
-              FROM (SELECT a.run_id, a.hook_id, a.token
-                      FROM flow_active_hooks AS a
-                     WHERE a.token = v_event.token
-                       AND (a.run_id <> v_element.run_id OR a.hook_id <> v_event.subject_id)
-                    UNION ALL
-                    SELECT a.run_id, a.hook_id, a.token
-                      FROM flow_active_hooks AS a
-                     WHERE a.run_id = v_element.run_id AND a.hook_id = v_event.subject_id
-                       AND a.token <> v_event.token) AS h
-             WHERE h.run_id <> v_element.run_id OR NOT EXISTS (
-                    SELECT FROM unnest(v_element.events) AS v
-                     WHERE v.event_position < v_event.event_position
-                       AND (flow_clears(v.event_type)
-                            OR (v.subject_id = h.hook_id
-                                AND v.event_type IN ('hook_received', 'hook_disposed'))))
+        CONTINUE WHEN (p_verdicts[v_element.ordinal]).outcome <> 'appended';
+        IF v_element.has_link THEN
+            SELECT v.linked_run_id INTO v_missing
+              FROM unnest(v_element.events) AS v
+             WHERE v.linked_run_id <> v_element.run_id
+               AND NOT EXISTS (SELECT FROM flow_runs AS r
+                                WHERE r.run_id = v.linked_run_id AND r.head_sequence > 0)
+               AND NOT EXISTS (SELECT FROM unnest(v_accepted) AS a
+                                WHERE a.run_id = v.linked_run_id)
              LIMIT 1;
-            IF NOT FOUND THEN
-                -- hooks of this batch
-                FOR v_at IN 1 .. cardinality(v_tokens) LOOP
-                    IF (v_tokens[v_at] = v_event.token)
-                        <> (v_runs[v_at] = v_element.run_id AND v_hooks[v_at] = v_event.subject_id)
-                    THEN
-                        SELECT v_runs[v_at], v_hooks[v_at], v_tokens[v_at]
-                          INTO v_owner.run_id, v_owner.hook_id, v_owner.token;
-                    END IF;
-                END LOOP;
-            END IF;
-            IF v_owner.run_id IS NULL THEN
-                v_runs := v_runs || v_element.run_id;
-                v_hooks := v_hooks || v_event.subject_id;
-                v_tokens := v_tokens || v_event.token;
+            IF FOUND THEN
+                p_verdicts[v_element.ordinal].outcome := 'link_not_found';
+                p_verdicts[v_element.ordinal].detail :=
+                    json_build_object('flow_run_id', v_missing);
                 CONTINUE;
             END IF;
+        END IF;
 
-            IF v_owner.token = v_event.token THEN
-                p_verdicts[v_element.ordinal].outcome := 'hook_token_conflict';
-                p_verdicts[v_element.ordinal].detail := json_build_object(
-                    'run_id', v_owner.run_id, 'hook_id', v_owner.hook_id,
-                    'requested_hook_id', v_event.subject_id);
-            ELSE
-                p_verdicts[v_element.ordinal].outcome := 'invalid';
-                p_verdicts[v_element.ordinal].detail := json_build_object('sqlstate', 'WF009',
-                    'reason', format('hook %s is active with another token', v_event.subject_id));
+        v_before := cardinality(v_tokens);
+        FOREACH v_wanted IN ARRAY flow_append_open_hooks(v_element) LOOP
+            SELECT o.run_id, o.hook_id, o.token = v_wanted.token AS is_taken INTO v_owner
+              FROM (SELECT h.run_id, h.hook_id, h.token
+                      FROM flow_active_hooks AS h
+                     WHERE h.token = v_wanted.token
+                       AND (h.run_id <> v_element.run_id OR h.hook_id <> v_wanted.subject_id)
+                       AND NOT flow_append_settles(v_accepted || v_element, h.run_id, h.hook_id)
+                    UNION ALL
+                    SELECT h.run_id, h.hook_id, h.token
+                      FROM flow_active_hooks AS h
+                     WHERE h.run_id = v_element.run_id AND h.hook_id = v_wanted.subject_id
+                       AND h.token <> v_wanted.token
+                       AND NOT flow_append_settles(ARRAY[v_element], h.run_id, h.hook_id)
+                    UNION ALL
+                    SELECT b.run_id, b.hook_id, b.token
+                      FROM unnest(v_runs, v_hooks, v_tokens) AS b (run_id, hook_id, token)
+                     WHERE (b.token = v_wanted.token) <> (b.run_id = v_element.run_id
+                                                          AND b.hook_id = v_wanted.subject_id)) AS o
+             LIMIT 1;
+            IF FOUND THEN
+                p_verdicts[v_element.ordinal].outcome :=
+                    CASE WHEN v_owner.is_taken THEN 'hook_token_conflict' ELSE 'invalid' END;
+                p_verdicts[v_element.ordinal].detail := CASE WHEN v_owner.is_taken
+                    THEN json_build_object('run_id', v_owner.run_id, 'hook_id', v_owner.hook_id,
+                        'requested_hook_id', v_wanted.subject_id)
+                    ELSE json_build_object('sqlstate', 'WF009', 'reason',
+                        format('hook %s is active with another token', v_wanted.subject_id)) END;
+                -- a refused element takes nothing
+                v_runs := v_runs[:v_before];
+                v_hooks := v_hooks[:v_before];
+                v_tokens := v_tokens[:v_before];
+                EXIT;
             END IF;
-            -- a refused element takes nothing
-            v_runs := v_runs[:v_before];
-            v_hooks := v_hooks[:v_before];
-            v_tokens := v_tokens[:v_before];
-            EXIT;
+            v_runs := v_runs || v_element.run_id;
+            v_hooks := v_hooks || v_wanted.subject_id;
+            v_tokens := v_tokens || v_wanted.token;
         END LOOP;
+        IF (p_verdicts[v_element.ordinal]).outcome = 'appended' THEN
+            v_accepted := v_accepted || v_element;
+        END IF;
     END LOOP;
     RETURN p_verdicts;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_append_check_tokens(flow_append_element[], flow_append_verdict[])
+REVOKE EXECUTE ON FUNCTION flow_append_check_claims(flow_append_element[], flow_append_verdict[])
     FROM PUBLIC;
-COMMENT ON FUNCTION flow_append_check_tokens(flow_append_element[], flow_append_verdict[])
-    IS 'Refuses the elements of a batch that want a hook token of another hook.';
+COMMENT ON FUNCTION flow_append_check_claims(flow_append_element[], flow_append_verdict[])
+    IS 'Refuses the elements of a batch with a missing link or a hook token of another hook.';
 
 -- sql/functions/append/flow_append_write.sql
 -- flow_append_write: stores the events of the accepted elements of a batch.
@@ -1930,6 +1955,7 @@ DECLARE
     v_kept text[];
     v_kept_wakes bigint[];
     v_has_tokens boolean;
+    v_has_links boolean;
     v_has_release boolean;
 BEGIN
     IF v_elements IS NULL THEN
@@ -1940,7 +1966,8 @@ BEGIN
         UNION ALL
         SELECT v.linked_run_id FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
          WHERE e.has_link AND v.linked_run_id IS NOT NULL));
-    SELECT bool_or(e.has_token), bool_or(e.release IS NOT NULL) INTO v_has_tokens, v_has_release
+    SELECT bool_or(e.has_token), bool_or(e.has_link), bool_or(e.release IS NOT NULL)
+      INTO v_has_tokens, v_has_links, v_has_release
       FROM unnest(v_elements) AS e;
     IF v_has_tokens THEN
         PERFORM flow_lock_tokens(ARRAY(
@@ -1950,8 +1977,8 @@ BEGIN
 
     v_at := flow_now();
     v_verdicts := flow_append_check(v_elements);
-    IF v_has_tokens THEN
-        v_verdicts := flow_append_check_tokens(v_elements, v_verdicts);
+    IF v_has_tokens OR v_has_links THEN
+        v_verdicts := flow_append_check_claims(v_elements, v_verdicts);
     END IF;
     SELECT array_agg(CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) END)
       INTO v_bases
@@ -2065,3 +2092,7 @@ $$;
 
 REVOKE EXECUTE ON FUNCTION flow_append(text, bigint, json, bigint) FROM PUBLIC;
 COMMENT ON FUNCTION flow_append(text, bigint, json, bigint) IS 'Appends events to one run.';
+
+-- The table is alembic's; this ends the first revision.
+COMMENT ON TABLE flow_alembic_version IS 'The newest applied revision, as alembic keeps it; flow_migrations has them all.';
+COMMENT ON COLUMN flow_alembic_version.version_num IS 'Revision.';

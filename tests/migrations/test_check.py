@@ -19,7 +19,10 @@ from tests.migrations.support import next_release, query
 
 ALTERATIONS = {
     "a function body": (
-        "CREATE OR REPLACE FUNCTION flow_lock_runs(text[]) RETURNS void LANGUAGE sql AS 'SELECT'",
+        """
+        CREATE OR REPLACE FUNCTION flow_lock_runs(p_run_ids text[]) RETURNS void
+        LANGUAGE sql AS 'SELECT'
+        """,
         "function flow_lock_runs(p_run_ids text[]) was changed",
     ),
     "function settings": (

@@ -85,7 +85,7 @@ def test_printing_the_sql_needs_no_server(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_a_wrong_dsn_or_contradictory_options_are_a_sentence() -> None:
     unreachable = flowpg("migrate", "--dsn", "host=/nowhere/at/all")
     assert unreachable.exit_code == 1
-    assert unreachable.stderr.startswith("flowpg: cannot reach PostgreSQL:")
+    assert unreachable.stderr.startswith("flowpg: cannot connect to PostgreSQL:")
     assert flowpg("migrate", "--sql", "--check").exit_code == 2
     assert flowpg("migrate", "--after", "0001").exit_code == 2
     unknown = flowpg("migrate", "--sql", "--after", "0009")

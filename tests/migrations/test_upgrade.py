@@ -3,14 +3,17 @@
 from datetime import timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from flowpg.errors import InvalidArgument, MigrationFailed, SchemaAhead, SchemaAltered
 from flowpg.postgres.install import install_fresh
 from flowpg.postgres.migrate import Limits, SchemaState, check, upgrade
 from flowpg.postgres.revisions import sha256
+from tests.bouncer import PgBouncer
 from tests.migrations.catalog import describe, without_version_table
 from tests.migrations.support import ledger, next_release, query
+from tests.servers import PostgresServer
 
 ODD_NAMES = [
     "public",
@@ -153,3 +156,18 @@ def test_a_hostile_search_path_of_the_database_changes_nothing(empty_database_ds
     assert check(empty_database_dsn).state is SchemaState.MISSING
     assert upgrade(empty_database_dsn) == ("0001",)
     assert check(empty_database_dsn).ok
+
+
+@pytest.mark.pgbouncer
+def test_a_transaction_pooler_is_no_obstacle(
+    pg_server: PostgresServer, pgbouncer: PgBouncer
+) -> None:
+    with pg_server.database() as name:
+        dsn = pgbouncer.dsn_of(pg_server.admin_dsn, name)
+        assert upgrade(dsn) == ("0001",)
+        assert check(dsn).ok
+        # Nothing of the migration's settings stays with a connection of the pool.
+        for _ in range(5):
+            with psycopg.connect(dsn, prepare_threshold=None) as connection:
+                assert connection.execute("SHOW search_path").fetchone() == ('"$user", public',)
+                assert connection.execute("SHOW lock_timeout").fetchone() == ("0",)
