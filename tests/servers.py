@@ -39,7 +39,9 @@ def with_database(dsn: str, database: str, **changes: str) -> str:
     login = quote(user, safe="") if user else ""
     if password:
         login += ":" + quote(password, safe="")
-    query = urlencode({key: value for key, value in parts.items() if value is not None})
+    query = urlencode(
+        {key: value for key, value in parts.items() if value is not None}, quote_via=quote
+    )
     return f"postgresql://{login + '@' if login else ''}/{quote(name, safe='')}?{query}"
 
 

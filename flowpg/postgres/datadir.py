@@ -105,6 +105,7 @@ class ServerDirectory:
         Raises `WrongMajorVersion` when there is one that these programs cannot run, and
         `EmbeddedServerError` when it is damaged or initdb fails.
         """
+        self._refuse_obstacle(binaries.postgres, "set FLOWPG_PG_BIN to programs that it can")
         if self.data.exists():
             self._check_version(binaries)
             self._forget_dead_postmaster()
@@ -144,6 +145,7 @@ class ServerDirectory:
         shutil.rmtree(self.socket, ignore_errors=True)
 
     def _make(self) -> None:
+        self._refuse_obstacle(self.path, "set FLOWPG_DATA to a directory that it can")
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             entries = {entry.name for entry in self.path.iterdir()}
@@ -162,6 +164,15 @@ class ServerDirectory:
             (self.path / "flowpg-owner.lock").touch(mode=0o600)
             # A server in a working copy must never end up in a commit.
             (self.path / ".gitignore").write_text("*\n")
+
+    def _refuse_obstacle(self, path: Path, way_out: str) -> None:
+        closed = self.identity.obstacle(path)
+        if closed is not None:
+            raise EmbeddedServerError(
+                f"PostgreSQL does not run as root, this system gives no user namespace to hide "
+                f"root in, and user {self.identity.uid} cannot reach {path}, since {closed} is "
+                f"closed to it: {way_out}, or run this as an ordinary user"
+            )
 
     def _lock(self, name: str) -> int | None:
         try:

@@ -38,6 +38,24 @@ class Identity:
             *(os.fspath(part) for part in program),
         ]
 
+    def obstacle(self, path: Path) -> Path | None:
+        """The directory on the way to ``path`` that keeps the server out, if there is one.
+
+        Permissions are read, never changed. Only a process that becomes another user can be kept
+        out of where its owner came in.
+        """
+        if self.mode != "setuid":
+            return None
+        for directory in reversed(path.parents):
+            try:
+                found = directory.stat()
+            except FileNotFoundError:
+                return None
+            shift = 6 if found.st_uid == self.uid else 3 if found.st_gid == self.gid else 0
+            if not found.st_mode >> shift & 0o1:
+                return directory
+        return None
+
     def give(self, path: Path) -> None:
         """Make ``path``, which the caller has just made, belong to whoever the server runs as."""
         if self.mode == "setuid":

@@ -1,0 +1,89 @@
+"""Which database a command works on."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from flowpg.console.target import open_target
+from flowpg.postgres.binaries import Binaries
+from flowpg.postgres.embedded import EmbeddedPostgres
+from tests.postgres.owners import ROOT, until_gone, value
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, binaries: Binaries) -> Path:
+    """The directory of the embedded server that commands use."""
+    monkeypatch.setenv("FLOWPG_DATA", str(tmp_path / "pg"))
+    monkeypatch.setenv("FLOWPG_PG_BIN", str(binaries.directory))
+    return tmp_path / "pg"
+
+
+@pytest.fixture
+def serving(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """`flowpg server` in a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "flowpg", "server"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.terminate()
+
+
+def has_schema(dsn: str) -> object:
+    """Whether the database was migrated."""
+    return value(dsn, "SELECT to_regnamespace('flowpg') IS NOT NULL")
+
+
+def test_a_named_database_is_used_as_it_is(
+    empty_database_dsn: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_target(empty_database_dsn) as target:
+        assert (target.dsn, target.embedded) == (empty_database_dsn, False)
+    assert has_schema(empty_database_dsn) is False
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_name_it_is_an_embedded_server_which_is_said_and_migrated(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_target(None) as target:
+        assert target.embedded
+        assert has_schema(target.dsn) is True
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "using an embedded PostgreSQL" in said
+    assert str(place) in said
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(target.dsn)
+
+
+@pytest.mark.usefixtures("place")
+def test_the_schema_is_left_alone_when_asked() -> None:
+    with open_target(None, migrate=False) as target:
+        assert has_schema(target.dsn) is False
+
+
+def test_the_server_of_another_process_is_used_and_left_running(
+    place: Path, binaries: Binaries, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedPostgres(place, binaries=binaries) as server:
+        with open_target(None) as target:
+            assert target.dsn == server.dsn
+        assert "that runs in" in capsys.readouterr().err
+        assert value(server.dsn, "SELECT 1") == 1
+
+
+def test_flowpg_server_prints_the_dsn_that_other_commands_find(
+    serving: subprocess.Popen[str],
+) -> None:
+    assert serving.stdout is not None
+    printed = serving.stdout.readline()
+    with open_target(None) as target:
+        assert printed == target.dsn + "\n"
+        pid = int(str(value(target.dsn, "SELECT pg_backend_pid()")))
+    serving.terminate()
+    assert serving.wait(30) == 0
+    until_gone(pid)
