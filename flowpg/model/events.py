@@ -142,6 +142,7 @@ class FlowEventEnvelope:
     __slots__ = (
         "_data",
         "_payload",
+        "_timestamp",
         "event_id",
         "recorded_at",
         "run_id",
@@ -161,6 +162,7 @@ class FlowEventEnvelope:
         payload: str | None = None,
         data: dict[str, Any] | None = None,
         schema_version: int | None = None,
+        timestamp: str | None = None,
     ) -> None:
         self.run_id = run_id
         self.sequence = sequence
@@ -170,6 +172,13 @@ class FlowEventEnvelope:
         self.schema_version = schema_version
         self._payload = payload
         self._data = data
+        self._timestamp = timestamp
+
+    @property
+    def timestamp(self) -> str:
+        """``recorded_at`` as the wire says it: as it was read, if that was finer or written in
+        another form than ours."""
+        return self._timestamp or format_time(self.recorded_at)
 
     @property
     def data(self) -> dict[str, Any]:

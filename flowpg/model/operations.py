@@ -13,7 +13,7 @@ from flowpg.model.ids import check_id, check_run_id
 class CancellationRequest(BaseModel):
     """Why a run is asked to clean up and end; at most one per run."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, strict=True)
 
     reason: str | None = None
 
@@ -26,7 +26,7 @@ class WorkflowProgress(BaseModel):
     """One progress report under a stable id: ``completed`` of ``total`` units, in the caller's
     own unit, and any JSON ``details``."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, strict=True)
 
     progress_id: str
     completed: int
@@ -60,7 +60,7 @@ class ChildOperationReference(BaseModel):
     It drives nothing and cancels nothing. ``flow_run_id`` must name an existing run.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, strict=True)
 
     reference_id: str
     kind: str

@@ -78,6 +78,32 @@ class RetryPolicy(BaseModel):
         """The same policy, but exhaustion is handed to the workflow instead of failing the run."""
         return self.model_copy(update={"on_exhausted": StepFailureAction.CONTINUE_WORKFLOW})
 
+    @classmethod
+    def read(cls, wire: object) -> RetryPolicy:
+        """The policy of a JSON object, checked; None gives the default policy.
+
+        InvalidTransition if it is no policy, naming no value. Nothing is converted: "3", 3.0 and
+        true are no number of attempts.
+        """
+        if wire is None:
+            return DEFAULT_RETRY
+        if type(wire) is not dict:
+            raise InvalidTransition("a retry policy must be a JSON object")
+        # Types are part of the key: true would else find the policy of 1.
+        key = (*wire.items(), *map(type, wire.values()))
+        try:
+            policy = _read.get(key)
+        except TypeError:
+            raise InvalidTransition("a retry policy has no lists or objects in it") from None
+        if policy is None:
+            policy = _parse(wire)
+            policy.check()
+            if policy == DEFAULT_RETRY:
+                policy = DEFAULT_RETRY
+            if len(_read) < _MAX_READ:
+                _read[key] = policy
+        return policy
+
     @property
     def attempts(self) -> int:
         """Attempts allowed in all, at least 1."""
@@ -132,6 +158,29 @@ class RetryPolicy(BaseModel):
 
 
 DEFAULT_RETRY = RetryPolicy()
+
+# Policies repeat from step to step, and a run of ten thousand steps has a handful of them. Only
+# valid ones are kept; the bound is for histories that would not fit that picture.
+_read: dict[tuple[Any, ...], RetryPolicy] = {}
+_MAX_READ = 1024
+
+
+def _parse(wire: dict[str, Any]) -> RetryPolicy:
+    try:
+        return RetryPolicy.model_validate(
+            {
+                **wire,
+                "backoff": Backoff(wire.get("backoff", Backoff.FIXED)),
+                "on_exhausted": StepFailureAction(
+                    wire.get("on_exhausted", StepFailureAction.FAIL_RUN)
+                ),
+            },
+            strict=True,
+        )
+    except ValueError:
+        raise InvalidTransition(
+            "a retry policy has an unknown member or one of the wrong type"
+        ) from None
 
 
 def _millis(delay: timedelta) -> int:

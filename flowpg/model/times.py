@@ -16,7 +16,10 @@ def format_time(moment: datetime) -> str:
     """``moment`` as RFC 3339 in UTC: no fraction, milliseconds or microseconds, as needed."""
     if moment.tzinfo is None:
         raise InvalidArgument("a time without a time zone is ambiguous; give it one, such as UTC")
-    utc = moment.astimezone(UTC)
+    try:
+        utc = moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidArgument("not a time between the years 1 and 9999 in UTC") from None
     if utc.microsecond == 0:
         spec = "seconds"
     elif utc.microsecond % 1000 == 0:

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from flowpg.errors import InvalidArgument, InvalidRunId, InvalidTransition
-from flowpg.model.retry import DEFAULT_RETRY, Backoff, RetryPolicy, StepFailureAction
 from flowpg.model.times import parse_time
 
 Data = dict[str, Any]
@@ -84,48 +83,3 @@ def record(data: Data, name: str, kind: type[M], check: Callable[[M], None]) -> 
     except InvalidRunId:
         raise wrong(name, f"a {kind.__name__} with a valid run id") from None
     return value
-
-
-# Policies repeat from step to step, and a run of ten thousand steps has a handful of them. Only
-# valid ones are kept; the bound is for histories that would not fit that picture.
-_policies: dict[tuple[Any, ...], RetryPolicy] = {}
-_MAX_POLICIES = 1024
-
-
-def retry_policy(data: Data) -> RetryPolicy:
-    """The policy of a step, the default one if the payload has none."""
-    value = data.get("retry")
-    if value is None:
-        return DEFAULT_RETRY
-    if type(value) is not dict:
-        raise wrong("retry", "a retry policy")
-    # Types are part of the key: true would else find the policy of 1.
-    key = (*value.items(), *map(type, value.values()))
-    try:
-        policy = _policies.get(key)
-    except TypeError:
-        raise wrong("retry", "a retry policy") from None
-    if policy is None:
-        policy = _parse_policy(value)
-        policy.check()
-        if policy == DEFAULT_RETRY:
-            policy = DEFAULT_RETRY
-        if len(_policies) < _MAX_POLICIES:
-            _policies[key] = policy
-    return policy
-
-
-def _parse_policy(value: Data) -> RetryPolicy:
-    try:
-        return RetryPolicy.model_validate(
-            {
-                **value,
-                "backoff": Backoff(value.get("backoff", Backoff.FIXED)),
-                "on_exhausted": StepFailureAction(
-                    value.get("on_exhausted", StepFailureAction.FAIL_RUN)
-                ),
-            },
-            strict=True,
-        )
-    except ValueError:
-        raise wrong("retry", "a retry policy") from None

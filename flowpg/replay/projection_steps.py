@@ -41,7 +41,7 @@ def _created(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime |
     step_id = members.text(data, "step_id")
     name = members.text(data, "step_name")
     value = members.anything(data, "input")
-    policy = members.retry_policy(data)
+    policy = RetryPolicy.read(data.get("retry"))
     if step_id in run.steps:
         raise InvalidTransition(f"step {step_id!r} exists already")
     check_representable(policy, at)
