@@ -51,8 +51,8 @@ class AppendResult:
 
     ``recorded_at`` is the time of all its events; a deadline given as a duration is that time plus
     the duration. ``released`` False after asking for a release: the run was woken meanwhile
-    (``wakes`` times by now), the lease is still held, reload and drive again. ``detail`` never
-    holds a token or a payload.
+    (``wakes`` times by now, else 0), the lease is still held, reload and drive again. ``detail``
+    never holds a token or a payload.
     """
 
     run_id: str

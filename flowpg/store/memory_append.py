@@ -33,11 +33,10 @@ def append(state: State, request: Append, now: datetime) -> AppendResult:
         outcome, detail = refusal
         return AppendResult(request.run_id, outcome, head, now, detail=detail)
     assert run is not None
-    task = state.tasks.get(request.run_id)
-    released = False
+    released, wakes = False, 0
     if request.release is not None and request.epoch is not None:
         released = release(state, request.run_id, request.epoch, request.release)
-    wakes = task.wakes if task is not None else 0
+        wakes = 0 if released else state.tasks[request.run_id].wakes
     return AppendResult(
         request.run_id, AppendOutcome.APPENDED, run.head, now, released=released, wakes=wakes
     )

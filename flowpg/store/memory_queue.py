@@ -57,11 +57,16 @@ def heartbeat(state: State, leases: Sequence[RunLease], lease: timedelta) -> lis
 
 
 def release(state: State, run_id: str, epoch: int, wakes: int) -> bool:
-    """Drop the task and its lease, unless the run was woken more often than ``wakes``."""
-    task = state.tasks.get(run_id)
+    """Drop the task and its lease, unless the run was woken more often than ``wakes``.
+
+    True also when no task is held under this epoch any more, as after a release whose answer was
+    lost. The caller has checked that the epoch is the run's current one.
+    """
+    task, run = state.tasks.get(run_id), state.run(run_id)
+    run.blocked_reason = None
     if task is None or not task.held_under(epoch):
-        return False
-    if task.wakes != wakes and not state.run(run_id).terminal:
+        return True
+    if task.wakes != wakes and not run.terminal:
         return False
     del state.tasks[run_id]
     return True
