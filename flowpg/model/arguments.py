@@ -13,14 +13,17 @@ from typing import Any
 from flowpg.errors import InvalidArgument, InvalidTransition, PayloadTooLarge
 from flowpg.model import jsontext
 from flowpg.model.events import (
+    CHILD_OPERATION_LINKED,
     DEADLINE_FIELDS,
     HOOK_CREATED,
     HOOK_RECEIVED,
     MAX_PAYLOAD_BYTES,
     RUN_CREATED,
+    RUN_PROGRESS_RECORDED,
     NewEvent,
 )
 from flowpg.model.ids import check_id, check_run_id, check_token
+from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import Append, StartRequest
 
 MAX_PAGE = 1000
@@ -105,6 +108,32 @@ def check_hook_payload(run_id: str, payload: Any) -> str:
     text = jsontext.encode(payload, "the hook payload")
     check_size(run_id, HOOK_RECEIVED, text)
     return text
+
+
+def check_progress(run_id: str, progress: WorkflowProgress) -> str:
+    """The JSON text of a progress report. Raises as ``WorkflowProgress.check`` does, InvalidRunId,
+    SerializationError or PayloadTooLarge."""
+    check_run_id(run_id)
+    progress.check()
+    text = jsontext.encode(progress.wire(), "the progress report")
+    check_size(run_id, RUN_PROGRESS_RECORDED, f'{{"progress":{text}}}')
+    return text
+
+
+def check_child(run_id: str, child: ChildOperationReference) -> str:
+    """The JSON text of a link. Raises as ``ChildOperationReference.check`` does, InvalidRunId,
+    SerializationError or PayloadTooLarge."""
+    check_run_id(run_id)
+    child.check()
+    text = jsontext.encode(child.wire(), "the child operation")
+    check_size(run_id, CHILD_OPERATION_LINKED, f'{{"child":{text}}}')
+    return text
+
+
+def check_batch(batch: Sequence[object]) -> None:
+    """InvalidArgument for more elements than one call takes."""
+    if len(batch) > MAX_PAGE:
+        raise InvalidArgument(f"one call takes at most {MAX_PAGE} runs, not {len(batch)}")
 
 
 def check_append(append: Append) -> None:

@@ -14,18 +14,18 @@ from flowpg.errors import SchemaBehind
 from flowpg.model import jsontext
 from flowpg.model.arguments import (
     check_append,
+    check_batch,
+    check_child,
     check_hook_payload,
     check_lease,
     check_limit,
+    check_progress,
     check_queue,
-    check_size,
     check_start,
     check_text,
     check_time,
 )
 from flowpg.model.events import (
-    CHILD_OPERATION_LINKED,
-    RUN_PROGRESS_RECORDED,
     FlowEventEnvelope,
     NewEvent,
     deadline_of,
@@ -101,9 +101,10 @@ _ENQUEUE_DUE = Function(
 _IMPORT = Function("flow_import_history", ("text", "json", "text"), ("1",))
 
 
-def append_many(appends: Sequence[Append]) -> Call[list[AppendResult]]:
-    """Store the events of many runs, each on its own merits."""
-    for append in appends:
+def append_many(appends: Sequence[Append], *, checked: bool = False) -> Call[list[AppendResult]]:
+    """Store the events of many runs, each on its own merits. ``checked``: each was, already."""
+    check_batch(appends)
+    for append in () if checked else appends:
         check_append(append)
 
     def read(rows: Sequence[Row]) -> list[AppendResult]:
@@ -126,6 +127,8 @@ def start(request: StartRequest) -> Call[VerbResult]:
 
 def start_many(requests: Sequence[StartRequest]) -> Call[list[StartResult]]:
     """Create many runs, each on its own merits."""
+
+    check_batch(requests)
 
     def element(request: StartRequest) -> str:
         spec, text = check_start(request)
@@ -211,20 +214,12 @@ def terminate_for_host_shutdown(run_id: str, reason: str | None) -> Call[VerbRes
 
 def record_progress(run_id: str, progress: WorkflowProgress) -> Call[VerbResult]:
     """Record a progress report."""
-    check_run_id(run_id)
-    progress.check()
-    text = jsontext.encode(progress.wire(), "the progress report")
-    check_size(run_id, RUN_PROGRESS_RECORDED, text)
-    return Call(_RECORD_PROGRESS, (run_id, text), _verb)
+    return Call(_RECORD_PROGRESS, (run_id, check_progress(run_id, progress)), _verb)
 
 
 def link_child_operation(run_id: str, child: ChildOperationReference) -> Call[VerbResult]:
     """Record a link."""
-    check_run_id(run_id)
-    child.check()
-    text = jsontext.encode(child.wire(), "the child operation")
-    check_size(run_id, CHILD_OPERATION_LINKED, text)
-    return Call(_LINK_CHILD, (run_id, text), _verb)
+    return Call(_LINK_CHILD, (run_id, check_child(run_id, child)), _verb)
 
 
 def wake_run(run_id: str) -> Call[None]:

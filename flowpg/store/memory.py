@@ -68,6 +68,7 @@ class InMemoryEventStore:
 
     async def append_many(self, appends: Sequence[Append]) -> list[AppendResult]:
         """Store the events of many runs, each on its own merits, in order."""
+        arguments.check_batch(appends)
         for append in appends:
             arguments.check_append(append)
         now, seen, results = self._state.now(), set[str](), []
@@ -96,6 +97,7 @@ class InMemoryEventStore:
     ) -> list[StartResult]:
         """Create many runs, each on its own merits."""
         _no_transactions(connection)
+        arguments.check_batch(requests)
         for request in requests:
             arguments.check_start(request)
         return [self._start_one(request) for request in requests]
@@ -218,8 +220,7 @@ class InMemoryEventStore:
     ) -> VerbResult:
         """Record a progress report."""
         _no_transactions(connection)
-        check_run_id(run_id)
-        progress.check()
+        arguments.check_progress(run_id, progress)
         return memory_verbs.record_progress(self._state, run_id, progress)
 
     async def link_child_operation(
@@ -227,8 +228,7 @@ class InMemoryEventStore:
     ) -> VerbResult:
         """Record a link."""
         _no_transactions(connection)
-        check_run_id(run_id)
-        child.check()
+        arguments.check_child(run_id, child)
         return memory_verbs.link_child_operation(self._state, run_id, child)
 
     async def wake_run(self, run_id: str, *, connection: Enlisted = None) -> None:

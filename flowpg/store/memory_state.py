@@ -203,6 +203,11 @@ class State:
             run.wakeups.setdefault(key, Wakeup(run.run_id, *key, at))
 
 
+def time_text(moment: datetime) -> str:
+    """A time as the store writes it: RFC 3339, UTC, always microseconds."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
 def stored(event: NewEvent) -> Stored:
     """How the store writes ``event`` down: it computes the deadline that the event leaves to it."""
 
@@ -210,7 +215,7 @@ def stored(event: NewEvent) -> Stored:
         payload = event.payload()
         if event.due_in is not None:
             try:
-                due = (now + event.due_in).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+                due = time_text(now + event.due_in)
             except OverflowError:
                 raise InvalidArgument("a deadline after the year 9999 is not valid") from None
             member = f'"{DEADLINE_FIELDS[event.type]}":"{due}"}}'

@@ -37,8 +37,7 @@ from flowpg.model.inspection import ScheduledWakeup, WakeupKind
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import StartRequest, VerbResult
 from flowpg.model.snapshot import HookSnapshot, HookStatus, WaitStatus
-from flowpg.model.times import format_time
-from flowpg.store.memory_state import Run, State, stored
+from flowpg.store.memory_state import Run, State, stored, time_text
 
 
 def start(state: State, request: StartRequest) -> VerbResult:
@@ -69,7 +68,7 @@ def resume_wait(state: State, run_id: str, wait_id: str) -> VerbResult:
     if run.terminal or wait.status is not WaitStatus.WAITING:
         return _redelivered(state, run, wait_id)
     if now < wait.resume_at:
-        due = format_time(wait.resume_at)
+        due = time_text(wait.resume_at)
         raise InvalidTransition(f"wait {wait_id} is not due before {due}", run_id=run_id)
     return _applied(state, run, WAIT_COMPLETED, {"wait_id": wait_id}, wait_id)
 

@@ -105,7 +105,7 @@ class PostgresEventStore:
         return await run_enlisted(connection, call, self._pool.schema)
 
     async def _send(self, appends: Sequence[Append]) -> list[AppendResult]:
-        return await self._pool.run(verbs.append_many(appends))
+        return await self._pool.run(verbs.append_many(appends, checked=True))
 
     async def append(self, append: Append) -> AppendResult:
         """Store the events of one run, sharing a call with other appends of this process."""

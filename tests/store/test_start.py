@@ -192,3 +192,9 @@ async def test_a_thousand_runs_start_in_one_call(store: FlowEventStore) -> None:
     assert {item.outcome for item in results} == {StartOutcome.CREATED}
     assert [item.run_id for item in results] == [item.run_id for item in requests]
     assert (await store.run_summary()).pending == 1000
+
+
+async def test_more_than_a_thousand_runs_a_call_are_refused(store: FlowEventStore) -> None:
+    with pytest.raises(InvalidArgument, match="1000"):
+        await store.start_many([request(None)] * 1001)
+    assert await store.list_run_ids() == []
