@@ -1,0 +1,30 @@
+-- flow_run_info: one run's line of the list page, with its lease.
+-- Arguments: p_run_id. available_at is when its task may be claimed; null without an open task.
+-- Locks: none. SQLSTATEs: WF001. Callers: reader, client.
+CREATE FUNCTION flow_run_info(p_run_id text)
+RETURNS TABLE (
+    run_id text, workflow_name text, workflow_version text, runtime_build text, queue text,
+    status text, head_sequence bigint, blocked_reason text, created_at timestamptz,
+    updated_at timestamptz, ended_at timestamptz, lease_epoch bigint, lease_owner text,
+    lease_expires_at timestamptz, available_at timestamptz
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
+           r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at,
+           r.lease_epoch, t.lease_owner, t.lease_expires_at, t.available_at
+      FROM flow_runs AS r
+      LEFT JOIN flow_tasks AS t ON t.run_id = r.run_id AND t.kind = 'drive_run'
+     WHERE r.run_id = p_run_id;
+    IF NOT FOUND THEN
+        PERFORM flow_raise_not_found(p_run_id);
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_run_info(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_run_info(text) IS 'One run''s line of the list page, with its lease.';
