@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,12 +105,21 @@ def scratch_database() -> Iterator[str]:
         yield server.dsn
 
 
+def freeze(root: Path) -> None:
+    """Freeze ``root``, or leave it as it was when the SQL does not run."""
+    with tempfile.TemporaryDirectory() as directory, scratch_database() as dsn:
+        draft = Path(directory, "migrations")
+        shutil.copytree(root, draft)
+        pin(draft, first_revision(root))
+        pin_catalog(draft, dsn)
+        for name in (f"versions/{FIRST}.sql", "revisions.txt", "catalog.txt"):
+            shutil.copyfile(draft / name, root / name)
+
+
 def main() -> None:
     """Freeze this clone."""
     root = migrations_root()
-    pin(root, first_revision(root))
-    with scratch_database() as dsn:
-        pin_catalog(root, dsn)
+    freeze(root)
     for revision in load_release(root).revisions:
         print(revision.name, "published" if revision.published else "open", revision.sha256)
 

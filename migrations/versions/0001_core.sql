@@ -87,6 +87,25 @@ $$;
 REVOKE EXECUTE ON FUNCTION flow_lock_tokens(text[]) FROM PUBLIC;
 COMMENT ON FUNCTION flow_lock_tokens(text[]) IS 'Takes the locks of the given hook tokens, in order.';
 
+-- sql/functions/core/flow_try_lock_runs.sql
+-- flow_try_lock_runs: takes the locks of those runs that nobody else is working on.
+-- Arguments: p_run_ids. Returns the runs that are locked now; it never waits for a run.
+-- Locks, in order: retention guard (shared), run locks if free. SQLSTATEs: none. Callers: internal.
+-- A statement of its own, like flow_lock_runs.
+CREATE FUNCTION flow_try_lock_runs(p_run_ids text[]) RETURNS text[]
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(flow_retention_key());
+    RETURN ARRAY(SELECT i.run_id FROM unnest(p_run_ids) AS i (run_id)
+                  WHERE pg_try_advisory_xact_lock(flow_run_key(i.run_id)));
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_try_lock_runs(text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_try_lock_runs(text[]) IS 'Takes the locks of runs that are free.';
+
 -- sql/functions/core/flow_raise.sql
 -- flow_raise: raises one error of class WF.
 -- Arguments: p_sqlstate (WF001 to WF013, see sql/README.md); p_message, a sentence naming the run;
@@ -186,6 +205,23 @@ COMMENT ON FUNCTION flow_raise_terminal(text, text) IS 'Raises WF004.';
 COMMENT ON FUNCTION flow_raise_transition(text, text) IS 'Raises WF009.';
 COMMENT ON FUNCTION flow_raise_argument(text, text) IS 'Raises WF010.';
 COMMENT ON FUNCTION flow_raise_run_id(text) IS 'Raises WF013.';
+
+-- sql/functions/core/flow_check_limit.sql
+-- flow_check_limit: refuses a page size or batch size outside 1 to 1000.
+-- Arguments: p_limit. Locks: none. SQLSTATEs: WF010. Callers: internal.
+CREATE FUNCTION flow_check_limit(p_limit integer) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF p_limit IS NULL OR p_limit NOT BETWEEN 1 AND 1000 THEN
+        PERFORM flow_raise_argument('p_limit', 'it must be from 1 to 1000');
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_check_limit(integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_check_limit(integer) IS 'Refuses a limit outside 1 to 1000.';
 
 -- sql/functions/core/flow_run_id_is_valid.sql
 -- flow_run_id_is_valid: 1 to 255 characters of A-Z a-z 0-9 . _ : @ + -, starting alphanumeric.
@@ -1542,8 +1578,7 @@ BEGIN
                        THEN 'a release needs the epoch of the lease'
                    WHEN b.release IS NULL AND s.event_count = 0
                        THEN 'there is neither an event nor a release'
-                   WHEN s.created_at > 1 OR (s.creates AND b.expected <> 0) 
-                       THEN 'run_created can only be the first event of a run'
+                   WHEN s.created_at > 1 THEN 'run_created can only be the first event of a run'
                    WHEN s.ended_at < s.event_count THEN 'an event follows the end of the run'
                    WHEN s.creates
                        THEN flow_spec_refusal(flow_json_get((s.events[1]).payload, 'spec'))
@@ -1886,7 +1921,8 @@ COMMENT ON FUNCTION flow_reserve_runs(text[], text[], timestamptz)
 -- meanwhile. Internal form of flow_release_run and of the release in an append.
 -- Arguments: p_run_ids, p_epochs, p_wakes: three arrays, one entry a run: the epoch of the lease and
 --   the wake count its holder has seen. A run that has ended is always released.
--- Returns one row a run: released, and the wake count as it is now (0 when nothing is left).
+-- Returns one row a run: released, and the wake count as it is now (0 when the lease is not held).
+-- Not released means that the run was woken, and the lease stays, or that the lease is not held.
 -- Locks: queue rows, by run; the run locks are the caller's. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_release(p_run_ids text[], p_epochs bigint[], p_wakes bigint[])
 RETURNS TABLE (run_id text, released boolean, wakes bigint)
@@ -1895,25 +1931,29 @@ SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    v_gone text[];
 BEGIN
-    DELETE FROM flow_tasks AS t
-          USING (SELECT i.run_id, i.epoch, i.wakes
-                   FROM unnest(p_run_ids, p_epochs, p_wakes) AS i (run_id, epoch, wakes)
-                  ORDER BY i.run_id) AS g
-          WHERE t.run_id = g.run_id AND t.kind = 'drive_run' AND t.epoch = g.epoch
-            AND (t.wakes = g.wakes OR flow_is_terminal(
-                    (SELECT r.status FROM flow_runs AS r WHERE r.run_id = g.run_id)));
+    WITH gone AS (
+        DELETE FROM flow_tasks AS t
+              USING (SELECT i.run_id, i.epoch, i.wakes
+                       FROM unnest(p_run_ids, p_epochs, p_wakes) AS i (run_id, epoch, wakes)
+                      ORDER BY i.run_id) AS g
+              WHERE t.run_id = g.run_id AND t.kind = 'drive_run' AND t.epoch = g.epoch
+                AND t.lease_owner IS NOT NULL
+                AND (t.wakes = g.wakes OR flow_is_terminal(
+                        (SELECT r.status FROM flow_runs AS r WHERE r.run_id = g.run_id)))
+          RETURNING t.run_id
+    )
+    SELECT coalesce(array_agg(d.run_id), '{}') INTO v_gone FROM gone AS d;
     UPDATE flow_runs AS r
        SET blocked_reason = NULL
-      FROM unnest(p_run_ids, p_epochs) AS g (run_id, epoch)
-     WHERE r.run_id = g.run_id AND r.lease_epoch = g.epoch AND r.blocked_reason IS NOT NULL;
-    -- no task of this lease is left: it was deleted just now, or by an earlier call whose answer
-    -- was lost
+     WHERE r.run_id = ANY (v_gone) AND r.blocked_reason IS NOT NULL;
     RETURN QUERY
-    SELECT g.run_id, t.task_id IS NULL, coalesce(t.wakes, 0)
+    SELECT g.run_id, g.run_id = ANY (v_gone), coalesce(t.wakes, 0)
       FROM unnest(p_run_ids, p_epochs) AS g (run_id, epoch)
       LEFT JOIN LATERAL (
-            SELECT f.task_id, f.wakes FROM flow_tasks AS f
+            SELECT f.wakes FROM flow_tasks AS f
              WHERE f.run_id = g.run_id AND f.kind = 'drive_run' AND f.epoch = g.epoch
              LIMIT 1) AS t ON true;
 END
@@ -1922,6 +1962,36 @@ $$;
 REVOKE EXECUTE ON FUNCTION flow_release(text[], bigint[], bigint[]) FROM PUBLIC;
 COMMENT ON FUNCTION flow_release(text[], bigint[], bigint[])
     IS 'Gives leases back and deletes their drive tasks, unless the runs were woken meanwhile.';
+
+-- sql/functions/queue/flow_enqueue_drives.sql
+-- flow_enqueue_drives: makes one open drive task of every run, or counts one more reason to look at
+-- a run that has one already.
+-- Arguments: p_run_ids; unknown runs are left out. A task that nobody holds becomes available now;
+--   one that is leased stays with its holder, who cannot release it without looking again.
+-- Locks: queue rows, by run; the run locks are the caller's. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_enqueue_drives(p_run_ids text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    v_now timestamptz := flow_now();
+BEGIN
+    INSERT INTO flow_tasks AS t (queue, run_id, available_at, enqueued_at)
+    SELECT r.queue, r.run_id, v_now, v_now
+      FROM (SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id) ORDER BY 1) AS g
+     CROSS JOIN LATERAL (
+            SELECT f.queue, f.run_id FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
+        ON CONFLICT (run_id) WHERE kind = 'drive_run' DO UPDATE
+       SET wakes = t.wakes + 1,
+           available_at = CASE WHEN t.lease_owner IS NULL
+                               THEN least(t.available_at, excluded.available_at)
+                               ELSE t.available_at END;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_enqueue_drives(text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_enqueue_drives(text[]) IS 'Makes or wakes the drive tasks of runs.';
 
 -- sql/functions/append/flow_append_many.sql
 -- flow_append_many: appends events to many runs in one call; the form that workers use.
@@ -2092,6 +2162,1476 @@ $$;
 
 REVOKE EXECUTE ON FUNCTION flow_append(text, bigint, json, bigint) FROM PUBLIC;
 COMMENT ON FUNCTION flow_append(text, bigint, json, bigint) IS 'Appends events to one run.';
+
+-- sql/types/flow_start_request.sql
+-- flow_start_request: one run to be started.
+-- refusal says why it cannot be started, as an object with sqlstate and reason, else null.
+CREATE TYPE flow_start_request AS (
+    ordinal integer,
+    run_id text,
+    spec json,
+    input json,
+    queue text,
+    payload text,
+    refusal json
+);
+
+COMMENT ON TYPE flow_start_request IS 'One run to be started.';
+
+-- sql/functions/client/flow_open_run.sql
+-- flow_open_run: locks a run and reads where it stands; the first step of every client verb.
+-- Arguments: p_run_id; p_also, further runs to lock in the same sorted pass.
+-- Returns status and head_sequence as they are under the lock.
+-- Locks: retention guard (shared), run locks. SQLSTATEs: WF001, WF013. Callers: internal.
+CREATE FUNCTION flow_open_run(
+    p_run_id text, p_also text[], OUT status text, OUT head_sequence bigint
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT flow_run_id_is_valid(p_run_id) THEN
+        PERFORM flow_raise_run_id(p_run_id);
+    END IF;
+    PERFORM flow_lock_runs(p_run_id || p_also);
+    SELECT r.status, r.head_sequence INTO status, head_sequence
+      FROM flow_runs AS r WHERE r.run_id = p_run_id AND r.head_sequence > 0;
+    IF NOT FOUND THEN
+        PERFORM flow_raise_not_found(p_run_id);
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_open_run(text, text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_open_run(text, text[]) IS 'Locks a run and reads where it stands.';
+
+-- sql/functions/client/flow_write_event.sql
+-- flow_write_event: appends one event at the head of a run and wakes the run.
+-- Arguments: p_run_id; p_head, its head as read under the run lock; p_event_type; p_subject_id, null
+--   for events of the run itself; p_payload, the event object without its type.
+-- Returns the new head.
+-- Locks: those of the trigger, then the queue row; the run lock is the caller's.
+-- SQLSTATEs: WF012, and those of the trigger. Callers: internal.
+CREATE FUNCTION flow_write_event(
+    p_run_id text, p_head bigint, p_event_type text, p_subject_id text, p_payload text
+) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    INSERT INTO flow_events
+        (run_id, sequence, event_id, event_type, subject_id, payload, recorded_at)
+    VALUES (p_run_id, p_head + 1, flow_event_id(p_run_id, p_head + 1), p_event_type, p_subject_id,
+            p_payload::json, flow_now());
+    PERFORM flow_enqueue_drives(ARRAY[p_run_id]);
+    RETURN p_head + 1;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_write_event(text, bigint, text, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_write_event(text, bigint, text, text, text)
+    IS 'Appends one event at the head of a run and wakes the run.';
+
+-- sql/functions/client/flow_redelivered.sql
+-- flow_redelivered: what a verb does when its event is there already: wakes the run, in case the
+-- drive of the first delivery was lost, unless the run has ended.
+-- Arguments: p_run_id, p_status. Locks: the queue row; the run lock is the caller's.
+-- SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_redelivered(p_run_id text, p_status text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF NOT flow_is_terminal(p_status) THEN
+        PERFORM flow_enqueue_drives(ARRAY[p_run_id]);
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_redelivered(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_redelivered(text, text) IS 'Wakes a run for a repeated verb.';
+
+-- sql/functions/client/flow_start_read.sql
+-- Requests to start runs, checked one by one.
+--   flow_start_request_of(...)       one request; a missing run id is generated (UUID version 7)
+--   flow_start_read(batch, flag)     all requests of an array; flag: it went through
+--                                    flow_json_shield
+-- Arguments: run id, spec, input and queue as flow_start takes them.
+-- Locks: none. SQLSTATEs: class 22 from flow_start_read when a member has the wrong JSON type.
+-- Callers: internal.
+CREATE FUNCTION flow_start_request_of(
+    p_ordinal integer, p_run_id text, p_spec json, p_input json, p_queue text
+) RETURNS flow_start_request
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_request flow_start_request;
+    v_reason text := flow_spec_refusal(p_spec);
+BEGIN
+    v_request.ordinal := p_ordinal;
+    v_request.run_id := coalesce(p_run_id, flow_uuid7()::text);
+    v_request.spec := p_spec;
+    v_request.input := coalesce(p_input, 'null');
+    v_request.queue := coalesce(p_queue, 'default');
+    v_request.payload := '{"spec":' || p_spec::text || ',"input":' || v_request.input::text || '}';
+    IF NOT flow_run_id_is_valid(v_request.run_id) THEN
+        v_request.refusal := json_build_object('sqlstate', 'WF013',
+            'reason', 'a run id has 1 to 255 of A-Z a-z 0-9 . _ : @ + -');
+    ELSIF v_reason IS NOT NULL THEN
+        v_request.refusal := json_build_object('sqlstate', 'WF010', 'argument', 'p_spec',
+            'reason', v_reason);
+    ELSIF btrim(v_request.queue) = '' OR octet_length(v_request.queue) > 255 THEN
+        v_request.refusal := json_build_object('sqlstate', 'WF010', 'argument', 'p_queue',
+            'reason', 'a queue name has 1 to 255 bytes and is not blank');
+    ELSIF octet_length(v_request.payload) > 1048576 THEN
+        v_request.refusal := json_build_object('sqlstate', 'WF012',
+            'reason', 'the spec and input are too large', 'event_type', 'run_created',
+            'bytes', octet_length(v_request.payload), 'max_bytes', 1048576);
+    END IF;
+    RETURN v_request;
+END
+$$;
+
+CREATE FUNCTION flow_start_read(p_runs json, p_shielded boolean) RETURNS flow_start_request[]
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT flow_start_request_of(r.ordinal::integer,
+                   flow_text_unshield(p_shielded, r.run_id),
+                   CASE WHEN p_shielded THEN flow_json_unshield(r.spec::text)::json ELSE r.spec END,
+                   CASE WHEN p_shielded THEN flow_json_unshield(i.input::text)::json
+                        ELSE i.input END,
+                   flow_text_unshield(p_shielded, r.queue))
+          FROM ROWS FROM (
+                   json_to_recordset(p_runs) AS (run_id text, spec json, input json, queue text),
+                   json_array_elements(p_runs))
+               WITH ORDINALITY AS r (run_id, spec, input, queue, element, ordinal)
+         -- a record re-encodes strings; the element has the text as it came
+         CROSS JOIN LATERAL (SELECT CASE json_typeof(r.input) WHEN 'string'
+                                         THEN r.element -> 'input' ELSE r.input END AS input) AS i
+         ORDER BY r.ordinal);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_start_request_of(integer, text, json, json, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_start_read(json, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION flow_start_request_of(integer, text, json, json, text)
+    IS 'One checked request to start a run.';
+COMMENT ON FUNCTION flow_start_read(json, boolean) IS 'Takes a batch of starts apart.';
+
+-- sql/functions/client/flow_start_runs.sql
+-- flow_start_runs: starts the runs of checked requests; the one place where runs begin.
+-- Arguments: p_requests. Returns one row a request, in order: outcome created, exists, run_conflict
+--   or invalid; detail with reason (and sqlstate for invalid).
+--   An id that is there already, in the table or earlier among the requests, exists when spec and
+--   input say the same, and is a conflict otherwise. A run that has not ended is woken.
+-- Locks, in order: retention guard (shared), run locks, rows, queue rows. SQLSTATEs: none.
+-- Callers: internal.
+CREATE FUNCTION flow_start_runs(p_requests flow_start_request[])
+RETURNS TABLE (ordinal integer, run_id text, outcome text, head_sequence bigint, detail json)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_at timestamptz;
+    v_outcomes text[];
+    v_reasons text[];
+    v_heads bigint[];
+    v_woken text[];
+BEGIN
+    PERFORM flow_lock_runs(ARRAY(
+        SELECT q.run_id FROM unnest(p_requests) AS q WHERE q.refusal IS NULL));
+    v_at := flow_now();
+    SELECT array_agg(c.outcome ORDER BY c.ordinal), array_agg(c.reason ORDER BY c.ordinal),
+           array_agg(c.head ORDER BY c.ordinal),
+           array_agg(c.run_id) FILTER (WHERE c.outcome IN ('created', 'exists')
+                                         AND NOT coalesce(flow_is_terminal(c.status), false))
+      INTO v_outcomes, v_reasons, v_heads, v_woken
+      FROM (
+        SELECT s.ordinal, s.run_id, s.status, d.reason,
+               CASE WHEN s.refusal IS NOT NULL THEN 0 ELSE coalesce(s.head, 1) END AS head,
+               CASE WHEN s.refusal IS NOT NULL THEN 'invalid'
+                    WHEN s.payload IS NULL THEN 'created'
+                    WHEN d.reason IS NULL THEN 'exists'
+                    ELSE 'run_conflict' END AS outcome
+          FROM (
+            SELECT q.ordinal, q.run_id, q.refusal, q.spec, q.input, q.payload AS wanted,
+                   r.head, r.status,
+                   coalesce(r.payload, CASE WHEN row_number() OVER same_id > 1
+                       THEN first_value(q.payload::json) OVER same_id END) AS payload
+              FROM (SELECT u.ordinal, u.run_id, u.refusal, u.spec, u.input, u.payload
+                      FROM unnest(p_requests) AS u) AS q
+              LEFT JOIN LATERAL (
+                    SELECT f.head_sequence AS head, f.status, e.payload
+                      FROM flow_runs AS f
+                      JOIN flow_events AS e ON e.run_id = f.run_id AND e.sequence = 1
+                     WHERE f.run_id = q.run_id AND f.head_sequence > 0
+                     LIMIT 1) AS r ON q.refusal IS NULL
+            WINDOW same_id AS (PARTITION BY q.run_id, q.refusal IS NULL ORDER BY q.ordinal)
+          ) AS s
+         CROSS JOIN LATERAL (SELECT CASE
+                WHEN s.refusal IS NOT NULL OR s.payload IS NULL OR s.payload::text = s.wanted
+                    THEN NULL
+                WHEN NOT flow_json_equal(flow_json_get(s.payload, 'spec'), s.spec)
+                    THEN 'workflow spec differs'
+                WHEN NOT flow_json_equal(flow_json_get(s.payload, 'input'), s.input)
+                    THEN 'workflow input differs'
+            END AS reason) AS d
+      ) AS c;
+    IF v_outcomes IS NULL THEN
+        RETURN;
+    END IF;
+
+    PERFORM flow_reserve_runs(array_agg(q.run_id), array_agg(q.queue), v_at)
+       FROM unnest(p_requests) AS q
+      WHERE v_outcomes[q.ordinal] = 'created' AND q.queue <> 'default'
+     HAVING count(*) > 0;
+    INSERT INTO flow_events (run_id, sequence, event_id, event_type, payload, recorded_at)
+    SELECT q.run_id, 1, flow_event_id(q.run_id, 1), 'run_created', q.payload::json, v_at
+      FROM unnest(p_requests) AS q
+     WHERE v_outcomes[q.ordinal] = 'created';
+    IF v_woken IS NOT NULL THEN
+        PERFORM flow_enqueue_drives(v_woken);
+    END IF;
+
+    RETURN QUERY
+    SELECT q.ordinal, q.run_id, v_outcomes[q.ordinal], v_heads[q.ordinal],
+           coalesce(q.refusal, CASE WHEN v_reasons[q.ordinal] IS NOT NULL
+               THEN json_build_object('reason', v_reasons[q.ordinal]) END)
+      FROM unnest(p_requests) AS q;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_start_runs(flow_start_request[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_start_runs(flow_start_request[]) IS 'Starts the runs of checked requests.';
+
+-- sql/functions/client/flow_start_many.sql
+-- flow_start_many: starts many runs in one call, each on its own merits.
+-- Arguments: p_runs, a JSON array of at most 1000 of
+--   {"run_id"?: text, "spec": {"name", "version", ...}, "input"?: any, "queue"?: text}
+-- Returns one row an element, in order: run_id (generated when none was given), outcome created,
+--   exists (the same run, not applied again), run_conflict or invalid, the head, and detail.
+-- Locks, in order: retention guard (shared), run locks, rows, queue rows.
+-- SQLSTATEs: WF010 when p_runs is not such an array. Callers: client, worker.
+CREATE FUNCTION flow_start_many(p_runs json)
+RETURNS TABLE (ordinal integer, run_id text, outcome text, head_sequence bigint, detail json)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_shielded boolean := flow_json_is_hard(p_runs::text);
+    v_runs json := p_runs;
+    v_requests flow_start_request[];
+    v_one flow_start_request;
+    v_element json;
+    v_ordinal integer := 0;
+BEGIN
+    IF p_runs IS NULL OR json_typeof(p_runs) <> 'array' THEN
+        PERFORM flow_raise_argument('p_runs', 'it must be a JSON array of runs to start');
+    END IF;
+    IF json_array_length(p_runs) > 1000 THEN
+        PERFORM flow_raise_argument('p_runs', 'at most 1000 runs a call');
+    END IF;
+    IF v_shielded THEN
+        v_runs := flow_json_shield(p_runs::text)::json;
+    END IF;
+    BEGIN
+        v_requests := flow_start_read(v_runs, v_shielded);
+    EXCEPTION WHEN data_exception THEN
+        -- some element is malformed: find out which
+        v_requests := '{}';
+        FOR v_element IN SELECT a.element FROM json_array_elements(v_runs) AS a (element) LOOP
+            v_ordinal := v_ordinal + 1;
+            BEGIN
+                v_one := (flow_start_read(('[' || v_element::text || ']')::json, v_shielded))[1];
+            EXCEPTION WHEN data_exception THEN
+                v_one := NULL;
+                v_one.run_id := flow_append_run_id(v_element, v_shielded);
+                v_one.refusal := json_build_object('sqlstate', 'WF010', 'argument', 'p_runs',
+                    'reason', 'the element is malformed: a member has the wrong type or form');
+            END;
+            v_one.ordinal := v_ordinal;
+            v_requests := v_requests || v_one;
+        END LOOP;
+    END;
+    RETURN QUERY
+    SELECT s.ordinal, s.run_id, s.outcome, s.head_sequence, s.detail
+      FROM flow_start_runs(v_requests) AS s;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_start_many(json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_start_many(json) IS 'Starts many runs in one call.';
+
+-- sql/functions/client/flow_start.sql
+-- flow_start: starts one run.
+-- Arguments: p_spec, an object with name and version; p_input, any JSON, passed to the workflow;
+--   p_run_id, or null for a generated one (UUID version 7); p_queue, whose workers drive the run.
+-- Returns run_id, subject_id (null), applied and the head. The same id with the same spec and input
+--   is not applied again, also when the run has ended.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF002 the id has another spec or input; WF010; WF012; WF013.
+-- Callers: client, worker.
+CREATE FUNCTION flow_start(
+    p_spec json, p_input json DEFAULT 'null', p_run_id text DEFAULT NULL,
+    p_queue text DEFAULT 'default'
+) RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_done record;
+BEGIN
+    SELECT s.run_id, s.outcome, s.head_sequence, s.detail::jsonb AS detail INTO v_done
+      FROM flow_start_runs(ARRAY[
+               flow_start_request_of(1, p_run_id, p_spec, p_input, p_queue)]) AS s;
+    IF v_done.outcome = 'run_conflict' THEN
+        PERFORM flow_raise_conflict(v_done.run_id, v_done.detail ->> 'reason');
+    ELSIF v_done.outcome = 'invalid' THEN
+        CASE v_done.detail ->> 'sqlstate'
+            WHEN 'WF012' THEN PERFORM flow_raise_too_large(v_done.run_id, 'run_created',
+                (v_done.detail ->> 'bytes')::integer);
+            WHEN 'WF013' THEN PERFORM flow_raise_run_id(v_done.run_id);
+            ELSE PERFORM flow_raise_argument(
+                v_done.detail ->> 'argument', v_done.detail ->> 'reason');
+        END CASE;
+    END IF;
+    RETURN QUERY
+    SELECT v_done.run_id, NULL::text, v_done.outcome = 'created', v_done.head_sequence;
+END
+$$;
+
+CREATE FUNCTION flow_raise_conflict(p_run_id text, p_reason text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_raise('WF002', format('run %s conflicts: %s', p_run_id, p_reason),
+        jsonb_build_object('run_id', p_run_id, 'reason', p_reason),
+        'The id or the request is taken by something else; use another id, or repeat it unchanged.');
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_start(json, json, text, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_raise_conflict(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_start(json, json, text, text) IS 'Starts one run.';
+COMMENT ON FUNCTION flow_raise_conflict(text, text) IS 'Raises WF002.';
+
+-- sql/functions/client/flow_resume_wait.sql
+-- flow_resume_wait: completes a wait whose deadline has passed.
+-- Arguments: p_run_id, p_wait_id.
+-- Returns run_id, subject_id (the wait), applied and the head. A wait that was completed already, or
+--   cancelled by a cancellation request or the end of its run, is not applied again.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF001; WF004 the wait is unknown and the run has ended; WF009 the wait is unknown, or
+--   not due yet; WF010; WF013. Callers: client, worker.
+CREATE FUNCTION flow_resume_wait(p_run_id text, p_wait_id text)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_status text;
+    v_head bigint;
+    v_due timestamptz;
+BEGIN
+    IF p_wait_id IS NULL THEN
+        PERFORM flow_raise_argument('p_wait_id', 'it is null');
+    END IF;
+    SELECT o.status, o.head_sequence INTO v_status, v_head FROM flow_open_run(p_run_id, '{}') AS o;
+    SELECT w.due_at INTO v_due
+      FROM scheduled_wakeups AS w
+     WHERE w.run_id = p_run_id AND w.kind = 'wait' AND w.subject_id = p_wait_id;
+    IF FOUND THEN
+        IF v_due > flow_now() THEN
+            PERFORM flow_raise_transition(p_run_id,
+                format('wait %s is not due before %s', p_wait_id, flow_time_text(v_due)));
+        END IF;
+        v_head := flow_write_event(p_run_id, v_head, 'wait_completed', p_wait_id,
+            format('{"wait_id":%s}', to_json(p_wait_id)));
+        RETURN QUERY SELECT p_run_id, p_wait_id, true, v_head;
+        RETURN;
+    END IF;
+
+    PERFORM FROM flow_events AS e
+      WHERE e.run_id = p_run_id AND e.subject_id = p_wait_id AND e.event_type = 'wait_created';
+    IF NOT FOUND THEN
+        IF flow_is_terminal(v_status) THEN
+            PERFORM flow_raise_terminal(p_run_id, v_status);
+        END IF;
+        PERFORM flow_raise_transition(p_run_id, format('wait %s does not exist', p_wait_id));
+    END IF;
+    PERFORM flow_redelivered(p_run_id, v_status);
+    RETURN QUERY SELECT p_run_id, p_wait_id, false, v_head;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_resume_wait(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_resume_wait(text, text) IS 'Completes a wait whose deadline has passed.';
+
+-- sql/functions/client/flow_settle_hook.sql
+-- flow_settle_hook: resumes or disposes a hook; what the four hook verbs share.
+-- Arguments: p_run_id, p_hook_id; p_payload, what the hook receives, or null to dispose it; p_token,
+--   the token the hook must still have, or null when it is addressed by run and id.
+-- Returns run_id, subject_id (the hook), applied and the head.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF001, WF004, WF006, WF007, WF009, WF012, WF013. Callers: internal.
+CREATE FUNCTION flow_settle_hook(p_run_id text, p_hook_id text, p_payload json, p_token text)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_status text;
+    v_head bigint;
+    v_last record;
+    v_reason text;
+BEGIN
+    IF p_hook_id IS NULL THEN
+        PERFORM flow_raise_argument('p_hook_id', 'it is null');
+    END IF;
+    SELECT o.status, o.head_sequence INTO v_status, v_head FROM flow_open_run(p_run_id, '{}') AS o;
+    PERFORM FROM flow_active_hooks AS h
+      WHERE h.run_id = p_run_id AND h.hook_id = p_hook_id
+        AND (p_token IS NULL OR h.token = p_token);
+    IF FOUND THEN
+        v_head := flow_write_event(p_run_id, v_head,
+            CASE WHEN p_payload IS NULL THEN 'hook_disposed' ELSE 'hook_received' END, p_hook_id,
+            '{"hook_id":' || to_json(p_hook_id)
+                || coalesce(',"payload":' || p_payload::text, '') || '}');
+        RETURN QUERY SELECT p_run_id, p_hook_id, true, v_head;
+        RETURN;
+    END IF;
+    IF p_token IS NOT NULL THEN
+        -- it was found by its token and settled before the run could be locked
+        PERFORM flow_raise_token_not_found();
+    END IF;
+
+    SELECT e.event_type, e.payload INTO v_last
+      FROM flow_events AS e
+     WHERE e.run_id = p_run_id AND e.subject_id = p_hook_id
+       AND e.event_type IN ('hook_created', 'hook_received', 'hook_disposed')
+     ORDER BY e.sequence DESC
+     LIMIT 1;
+    IF v_last.event_type = 'hook_received' AND p_payload IS NOT NULL
+        AND flow_json_equal(flow_json_get(v_last.payload, 'payload'), p_payload)
+        OR v_last.event_type = 'hook_disposed' AND p_payload IS NULL
+    THEN
+        PERFORM flow_redelivered(p_run_id, v_status);
+        RETURN QUERY SELECT p_run_id, p_hook_id, false, v_head;
+        RETURN;
+    END IF;
+    v_reason := CASE
+        WHEN v_last.event_type = 'hook_received' AND p_payload IS NOT NULL
+            THEN 'it was answered with another payload'
+        WHEN v_last.event_type = 'hook_received' THEN 'it was answered'
+        WHEN v_last.event_type = 'hook_disposed' THEN 'it was disposed'
+        WHEN v_last.event_type = 'hook_created' AND NOT flow_is_terminal(v_status)
+            THEN 'it was cancelled'
+    END;
+    IF v_reason IS NOT NULL THEN
+        PERFORM flow_raise('WF007', format('hook %s of run %s: %s', p_hook_id, p_run_id, v_reason),
+            jsonb_build_object('run_id', p_run_id, 'hook_id', p_hook_id, 'reason', v_reason),
+            'The hook was settled in another way before; its outcome stands.');
+    ELSIF flow_is_terminal(v_status) THEN
+        PERFORM flow_raise_terminal(p_run_id, v_status);
+    END IF;
+    PERFORM flow_raise_transition(p_run_id, format('hook %s does not exist', p_hook_id));
+END
+$$;
+
+-- The run and hook that have a token, among the active ones.
+CREATE FUNCTION flow_owner_of(p_token text, OUT run_id text, OUT hook_id text)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT h.run_id, h.hook_id INTO run_id, hook_id
+      FROM flow_active_hooks AS h WHERE h.token = p_token;
+    IF NOT FOUND THEN
+        PERFORM flow_raise_token_not_found();
+    END IF;
+END
+$$;
+
+CREATE FUNCTION flow_raise_token_not_found() RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_raise('WF006', 'no active hook has this token', '{}',
+        'It was never created, is settled, or its run has ended; address a settled hook by run and hook id.');
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_settle_hook(text, text, json, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_owner_of(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_raise_token_not_found() FROM PUBLIC;
+COMMENT ON FUNCTION flow_settle_hook(text, text, json, text) IS 'Resumes or disposes a hook.';
+COMMENT ON FUNCTION flow_owner_of(text) IS 'The run and hook that have a token.';
+COMMENT ON FUNCTION flow_raise_token_not_found() IS 'Raises WF006.';
+
+-- sql/functions/client/flow_resume_hook.sql
+-- flow_resume_hook: answers a hook that is addressed by run and id.
+-- Arguments: p_run_id, p_hook_id; p_payload, any JSON, handed to the workflow.
+-- Returns run_id, subject_id (the hook), applied and the head. The same payload again is not applied
+--   again, also after the end of the run.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF001; WF004 the run ended with the hook unanswered, or knows no such hook; WF007 the
+--   hook was answered otherwise, disposed or cancelled; WF009 unknown hook; WF010; WF012; WF013.
+-- Callers: client, worker.
+CREATE FUNCTION flow_resume_hook(p_run_id text, p_hook_id text, p_payload json)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT s.run_id, s.subject_id, s.applied, s.head_sequence
+      FROM flow_settle_hook(p_run_id, p_hook_id, coalesce(p_payload, 'null'), NULL) AS s;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_resume_hook(text, text, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_resume_hook(text, text, json) IS 'Answers a hook.';
+
+-- sql/functions/client/flow_resume_hook_by_token.sql
+-- flow_resume_hook_by_token: answers the active hook that has a token.
+-- Arguments: p_token, the bearer token; p_payload, any JSON, handed to the workflow.
+-- Returns run_id, subject_id (the hook), applied (always true) and the head. Of two callers with one
+--   token one is applied; the other finds no active hook any more.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF006 no active hook has the token; WF012. Callers: client, worker.
+CREATE FUNCTION flow_resume_hook_by_token(p_token text, p_payload json)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_run_id text;
+    v_hook_id text;
+BEGIN
+    SELECT o.run_id, o.hook_id INTO v_run_id, v_hook_id FROM flow_owner_of(p_token) AS o;
+    RETURN QUERY
+    SELECT s.run_id, s.subject_id, s.applied, s.head_sequence
+      FROM flow_settle_hook(v_run_id, v_hook_id, coalesce(p_payload, 'null'), p_token) AS s;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_resume_hook_by_token(text, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_resume_hook_by_token(text, json) IS 'Answers the active hook that has a token.';
+
+-- sql/functions/client/flow_dispose_hook.sql
+-- flow_dispose_hook: withdraws a hook that is addressed by run and id.
+-- Arguments: p_run_id, p_hook_id.
+-- Returns run_id, subject_id (the hook), applied and the head. A disposed hook is not disposed again.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF001; WF004 the run ended with the hook open, or knows no such hook; WF007 the hook
+--   was answered or cancelled; WF009 unknown hook; WF010; WF013. Callers: client, worker.
+CREATE FUNCTION flow_dispose_hook(p_run_id text, p_hook_id text)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT s.run_id, s.subject_id, s.applied, s.head_sequence
+      FROM flow_settle_hook(p_run_id, p_hook_id, NULL, NULL) AS s;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_dispose_hook(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_dispose_hook(text, text) IS 'Withdraws a hook.';
+
+-- sql/functions/client/flow_dispose_hook_by_token.sql
+-- flow_dispose_hook_by_token: withdraws the active hook that has a token.
+-- Arguments: p_token, the bearer token.
+-- Returns run_id, subject_id (the hook), applied (always true) and the head.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF006 no active hook has the token. Callers: client, worker.
+CREATE FUNCTION flow_dispose_hook_by_token(p_token text)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_run_id text;
+    v_hook_id text;
+BEGIN
+    SELECT o.run_id, o.hook_id INTO v_run_id, v_hook_id FROM flow_owner_of(p_token) AS o;
+    RETURN QUERY
+    SELECT s.run_id, s.subject_id, s.applied, s.head_sequence
+      FROM flow_settle_hook(v_run_id, v_hook_id, NULL, p_token) AS s;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_dispose_hook_by_token(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_dispose_hook_by_token(text) IS 'Withdraws the active hook that has a token.';
+
+-- sql/functions/client/flow_request_cancellation.sql
+-- flow_request_cancellation: asks a run to clean up and end; its open waits, hooks and retries are
+-- cancelled at once.
+-- Arguments: p_run_id; p_reason, free text or null.
+-- Returns run_id, subject_id (null), applied and the head. The same request again, or one for a run
+--   that has ended, is not applied.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF001; WF002 it was requested with another reason; WF012; WF013.
+-- Callers: client, worker.
+CREATE FUNCTION flow_request_cancellation(p_run_id text, p_reason text DEFAULT NULL)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_status text;
+    v_head bigint;
+    v_request json;
+BEGIN
+    SELECT o.status, o.head_sequence INTO v_status, v_head FROM flow_open_run(p_run_id, '{}') AS o;
+    IF NOT flow_is_terminal(v_status) THEN
+        SELECT flow_json_get(e.payload, 'request') INTO v_request
+          FROM flow_events AS e
+         WHERE e.run_id = p_run_id AND e.event_type = 'run_cancellation_requested'
+           AND e.subject_id IS NULL
+         LIMIT 1;
+        IF NOT FOUND THEN
+            v_head := flow_write_event(p_run_id, v_head, 'run_cancellation_requested', NULL,
+                CASE WHEN p_reason IS NULL THEN '{"request":{}}'
+                     ELSE format('{"request":{"reason":%s}}', to_json(p_reason)) END);
+            RETURN QUERY SELECT p_run_id, NULL::text, true, v_head;
+            RETURN;
+        END IF;
+        IF flow_json_get_text(v_request, 'reason') IS DISTINCT FROM p_reason THEN
+            PERFORM flow_raise_conflict(p_run_id, 'cancellation was requested with another reason');
+        END IF;
+    END IF;
+    PERFORM flow_redelivered(p_run_id, v_status);
+    RETURN QUERY SELECT p_run_id, NULL::text, false, v_head;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_request_cancellation(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_request_cancellation(text, text) IS 'Asks a run to clean up and end.';
+
+-- sql/functions/client/flow_end_run.sql
+-- flow_end_run: ends a run at once with a terminal event; what the three ending verbs share.
+-- Arguments: p_run_id, p_event_type, p_payload. Returns run_id, subject_id (null), applied and the
+--   head; a run that has ended stays as it is.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF001, WF012, WF013. Callers: internal.
+CREATE FUNCTION flow_end_run(p_run_id text, p_event_type text, p_payload text)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_status text;
+    v_head bigint;
+BEGIN
+    SELECT o.status, o.head_sequence INTO v_status, v_head FROM flow_open_run(p_run_id, '{}') AS o;
+    IF flow_is_terminal(v_status) THEN
+        RETURN QUERY SELECT p_run_id, NULL::text, false, v_head;
+    ELSE
+        v_head := flow_write_event(p_run_id, v_head, p_event_type, NULL, p_payload);
+        RETURN QUERY SELECT p_run_id, NULL::text, true, v_head;
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_end_run(text, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_end_run(text, text, text) IS 'Ends a run at once with a terminal event.';
+
+-- sql/functions/client/flow_force_cancel.sql
+-- flow_force_cancel: ends a run at once, without cleanup.
+-- Arguments: p_run_id; p_reason, free text or null.
+-- Returns run_id, subject_id (null), applied and the head; a run that has ended stays as it is.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF001, WF012, WF013. Callers: client, worker.
+CREATE FUNCTION flow_force_cancel(p_run_id text, p_reason text DEFAULT NULL)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT e.run_id, e.subject_id, e.applied, e.head_sequence
+      FROM flow_end_run(p_run_id, 'run_cancelled',
+               format('{"reason":%s}', coalesce(to_json(p_reason), 'null'))) AS e;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_force_cancel(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_force_cancel(text, text) IS 'Ends a run at once, without cleanup.';
+
+-- sql/functions/client/flow_terminate_for_timeout.sql
+-- flow_terminate_for_timeout: ends a run at once because its deadline passed.
+-- Arguments: p_run_id; p_deadline, the deadline that passed; p_reason, free text or null.
+-- Returns run_id, subject_id (null), applied and the head; a run that has ended stays as it is.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF001, WF010, WF012, WF013. Callers: client, worker.
+CREATE FUNCTION flow_terminate_for_timeout(
+    p_run_id text, p_deadline timestamptz, p_reason text DEFAULT NULL
+)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF p_deadline IS NULL OR NOT isfinite(p_deadline) THEN
+        PERFORM flow_raise_argument('p_deadline', 'it must be a time');
+    END IF;
+    RETURN QUERY
+    SELECT e.run_id, e.subject_id, e.applied, e.head_sequence
+      FROM flow_end_run(p_run_id, 'run_timed_out',
+               format('{"deadline":"%s","reason":%s}', flow_time_text(p_deadline),
+                   coalesce(to_json(p_reason), 'null'))) AS e;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_terminate_for_timeout(text, timestamptz, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_terminate_for_timeout(text, timestamptz, text) IS 'Ends a run at once because its deadline passed.';
+
+-- sql/functions/client/flow_terminate_for_host_shutdown.sql
+-- flow_terminate_for_host_shutdown: ends a run at once because its host will never resume it.
+-- Arguments: p_run_id; p_reason, free text or null. Not for an ordinary stop of a worker.
+-- Returns run_id, subject_id (null), applied and the head; a run that has ended stays as it is.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF001, WF012, WF013. Callers: client, worker.
+CREATE FUNCTION flow_terminate_for_host_shutdown(p_run_id text, p_reason text DEFAULT NULL)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT e.run_id, e.subject_id, e.applied, e.head_sequence
+      FROM flow_end_run(p_run_id, 'run_host_shutdown',
+               format('{"reason":%s}', coalesce(to_json(p_reason), 'null'))) AS e;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_terminate_for_host_shutdown(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_terminate_for_host_shutdown(text, text) IS 'Ends a run at once because its host will never resume it.';
+
+-- sql/functions/client/flow_record_once.sql
+-- flow_record_once: appends a record that has an id of its own, unless it is there; what
+-- flow_record_progress and flow_link_child_operation share.
+-- Arguments: p_run_id; p_also, further runs to lock and that must exist; p_event_type; p_subject_id;
+--   p_member, the payload member that holds the record; p_value, the record.
+-- Returns run_id, subject_id, applied and the head. The same value again is not applied again, also
+--   after the end of the run.
+-- Locks, in order: retention guard (shared), run locks, rows, queue row.
+-- SQLSTATEs: WF001 (also for a run of p_also); WF004; WF011 the id holds another value; WF012;
+--   WF013. Callers: internal.
+CREATE FUNCTION flow_record_once(
+    p_run_id text, p_also text, p_event_type text, p_subject_id text, p_member text, p_value json
+) RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_status text;
+    v_head bigint;
+    v_stored json;
+    v_what text := replace(p_member, 'child', 'child operation');
+BEGIN
+    SELECT o.status, o.head_sequence INTO v_status, v_head
+      FROM flow_open_run(p_run_id, array_remove(ARRAY[p_also], NULL)) AS o;
+    SELECT flow_json_get(e.payload, p_member) INTO v_stored
+      FROM flow_events AS e
+     WHERE e.run_id = p_run_id AND e.subject_id = p_subject_id AND e.event_type = p_event_type
+       AND e.event_type IN ('run_progress_recorded', 'child_operation_linked')
+     LIMIT 1;
+    IF FOUND THEN
+        IF NOT flow_json_equal(v_stored, p_value) THEN
+            v_what := format('%s %s was recorded with another value', v_what, p_subject_id);
+            PERFORM flow_raise('WF011', format('run %s: %s', p_run_id, v_what),
+                jsonb_build_object('run_id', p_run_id, 'reason', v_what),
+                'Give every record an id of its own and never change it.');
+        END IF;
+        PERFORM flow_redelivered(p_run_id, v_status);
+        RETURN QUERY SELECT p_run_id, p_subject_id, false, v_head;
+        RETURN;
+    END IF;
+    IF flow_is_terminal(v_status) THEN
+        PERFORM flow_raise_terminal(p_run_id, v_status);
+    END IF;
+    IF p_also IS NOT NULL THEN
+        PERFORM FROM flow_runs AS r WHERE r.run_id = p_also AND r.head_sequence > 0;
+        IF NOT FOUND THEN
+            PERFORM flow_raise_not_found(p_also);
+        END IF;
+    END IF;
+    v_head := flow_write_event(p_run_id, v_head, p_event_type, p_subject_id,
+        format('{"%s":%s}', p_member, p_value));
+    RETURN QUERY SELECT p_run_id, p_subject_id, true, v_head;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_record_once(text, text, text, text, text, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_record_once(text, text, text, text, text, json)
+    IS 'Appends a record that has an id of its own, unless it is there.';
+
+-- sql/functions/client/flow_record_progress.sql
+-- flow_record_progress: records a progress report of a run.
+-- Arguments: p_run_id; p_progress, an object with progress_id (not blank), completed (a whole number
+--   from 0), total (null, or at least 1 and not less than completed), message, details.
+-- Returns run_id, subject_id (the progress id), applied and the head. The same report again is not
+--   applied again.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF001; WF004; WF009 the report is not valid; WF011 its id holds another report; WF012;
+--   WF013. Callers: client, worker.
+CREATE FUNCTION flow_record_progress(p_run_id text, p_progress json)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_id text;
+    v_completed numeric;
+    v_total numeric;
+BEGIN
+    BEGIN
+        v_id := flow_json_get_text(p_progress, 'progress_id');
+        v_completed := flow_json_get_text(p_progress, 'completed');
+        v_total := flow_json_get_text(p_progress, 'total');
+    EXCEPTION WHEN data_exception THEN
+        v_id := NULL;
+    END;
+    IF json_typeof(p_progress) IS DISTINCT FROM 'object' OR coalesce(btrim(v_id), '') = ''
+        OR octet_length(v_id) > 2048
+    THEN
+        PERFORM flow_raise_transition(p_run_id,
+            'a progress report needs a progress_id that is not blank, and numbers');
+    ELSIF v_completed IS NULL OR v_completed < 0 OR v_completed <> trunc(v_completed)
+        OR v_total <> trunc(v_total) OR v_total < 1 OR v_completed > v_total
+    THEN
+        PERFORM flow_raise_transition(p_run_id, format(
+            'progress %s needs whole numbers: completed from 0 to total, total from 1', v_id));
+    END IF;
+    RETURN QUERY
+    SELECT r.run_id, r.subject_id, r.applied, r.head_sequence
+      FROM flow_record_once(p_run_id, NULL, 'run_progress_recorded', v_id, 'progress',
+               p_progress) AS r;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_record_progress(text, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_record_progress(text, json) IS 'Records a progress report of a run.';
+
+-- sql/functions/client/flow_link_child_operation.sql
+-- flow_link_child_operation: records that a run is responsible for work somewhere else.
+-- Arguments: p_run_id; p_child, an object with reference_id, kind and operation_id (not blank),
+--   flow_run_id (null, or a run of this schema that exists), metadata.
+-- Returns run_id, subject_id (the reference id), applied and the head. The same link again is not
+--   applied again.
+-- Locks, in order: retention guard (shared), both run locks, rows, queue row.
+-- SQLSTATEs: WF001 the run, or the run it links, does not exist; WF004; WF009 the link is not valid;
+--   WF011 its id holds another link; WF012; WF013. Callers: client, worker.
+CREATE FUNCTION flow_link_child_operation(p_run_id text, p_child json)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_id text;
+    v_linked text;
+    v_blank boolean;
+BEGIN
+    BEGIN
+        v_id := flow_json_get_text(p_child, 'reference_id');
+        v_linked := flow_json_get_text(p_child, 'flow_run_id');
+        v_blank := coalesce(btrim(v_id), '') = '' OR octet_length(v_id) > 2048
+            OR coalesce(btrim(flow_json_get_text(p_child, 'kind')), '') = ''
+            OR coalesce(btrim(flow_json_get_text(p_child, 'operation_id')), '') = ''
+            OR btrim(v_linked) = '';
+    EXCEPTION WHEN data_exception THEN
+        v_blank := true;
+    END;
+    IF v_blank OR json_typeof(p_child) IS DISTINCT FROM 'object' THEN
+        PERFORM flow_raise_transition(p_run_id,
+            'a child operation needs a reference_id, kind and operation_id that are not blank');
+    END IF;
+    RETURN QUERY
+    SELECT r.run_id, r.subject_id, r.applied, r.head_sequence
+      FROM flow_record_once(p_run_id, v_linked, 'child_operation_linked', v_id, 'child',
+               p_child) AS r;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_link_child_operation(text, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_link_child_operation(text, json)
+    IS 'Records that a run is responsible for work somewhere else.';
+
+-- sql/functions/wakeups/flow_due.sql
+-- flow_due: the earliest wakeups that are due, dispatched or not.
+-- Arguments: p_kind, one kind or null for all; p_until, due until then; p_limit.
+-- Both partial indexes are read in order and merged, so the cost does not grow with what is not due.
+-- Locks: none. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_due(p_kind text, p_until timestamptz, p_limit integer)
+RETURNS TABLE (run_id text, kind text, subject_id text, due_at timestamptz)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT d.run_id, d.kind, d.subject_id, d.due_at
+      FROM ((SELECT w.run_id, w.kind, w.subject_id, w.due_at
+               FROM scheduled_wakeups AS w
+              WHERE w.dispatched_at IS NULL AND w.due_at <= p_until
+                AND (p_kind IS NULL OR w.kind = p_kind)
+              ORDER BY w.due_at, w.run_id, w.kind, w.subject_id
+              LIMIT p_limit)
+            UNION ALL
+            (SELECT w.run_id, w.kind, w.subject_id, w.due_at
+               FROM scheduled_wakeups AS w
+              WHERE w.dispatched_at IS NOT NULL AND w.due_at <= p_until
+                AND (p_kind IS NULL OR w.kind = p_kind)
+              ORDER BY w.due_at, w.run_id, w.kind, w.subject_id
+              LIMIT p_limit)) AS d
+     ORDER BY d.due_at, d.run_id, d.kind, d.subject_id
+     LIMIT p_limit;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_due(text, timestamptz, integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_due(text, timestamptz, integer) IS 'The earliest wakeups that are due.';
+
+-- sql/functions/wakeups/flow_settle_due.sql
+-- flow_settle_due: appends the event that settles every due wakeup of one kind; what
+-- flow_resume_due_waits and flow_dispose_expired_hooks share.
+-- Arguments: p_kind (wait or hook_expiry); p_as_of, wakeups due until then, null for now; p_limit, 1
+--   to 1000, the earliest first; p_run_id, one run, or null for all.
+-- Returns what this call settled and nothing else.
+-- Locks, in order: retention guard (shared), run locks, rows, queue rows. For all runs it never
+--   waits for a run lock: a run that is busy right now is left for the next call, so that one
+--   writer that takes its time cannot hold up all others.
+-- SQLSTATEs: WF001, WF010, WF013. Callers: internal.
+CREATE FUNCTION flow_settle_due(
+    p_kind text, p_as_of timestamptz, p_limit integer, p_run_id text
+) RETURNS TABLE (run_id text, subject_id text, due_at timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_at timestamptz;
+    v_until timestamptz;
+    v_runs text[];
+    v_subjects text[];
+    v_dues timestamptz[];
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    v_until := coalesce(p_as_of, flow_now());
+    IF p_run_id IS NOT NULL THEN
+        PERFORM flow_open_run(p_run_id, '{}');
+        v_runs := ARRAY[p_run_id];
+    ELSE
+        SELECT array_agg(DISTINCT d.run_id) INTO v_runs
+          FROM flow_due(p_kind, v_until, p_limit) AS d;
+        v_runs := flow_try_lock_runs(v_runs);
+    END IF;
+
+    -- under the locks: what is still due
+    SELECT array_agg(d.run_id), array_agg(d.subject_id), array_agg(d.due_at)
+      INTO v_runs, v_subjects, v_dues
+      FROM (SELECT w.run_id, w.subject_id, w.due_at
+              FROM scheduled_wakeups AS w
+             WHERE w.run_id = ANY (v_runs) AND w.kind = p_kind AND w.due_at <= v_until
+             ORDER BY w.due_at, w.run_id, w.subject_id
+             LIMIT p_limit) AS d;
+    IF v_runs IS NULL THEN
+        RETURN;
+    END IF;
+    v_at := flow_now();
+    INSERT INTO flow_events
+        (run_id, sequence, event_id, event_type, subject_id, payload, recorded_at)
+    SELECT s.run_id, s.sequence, flow_event_id(s.run_id, s.sequence),
+           CASE p_kind WHEN 'wait' THEN 'wait_completed' ELSE 'hook_disposed' END, s.subject_id,
+           format('{"%s":%s}', CASE p_kind WHEN 'wait' THEN 'wait_id' ELSE 'hook_id' END,
+                  to_json(s.subject_id))::json, v_at
+      FROM (SELECT d.run_id, d.subject_id,
+                   r.head_sequence + row_number() OVER (PARTITION BY d.run_id ORDER BY d.n)
+                       AS sequence
+              FROM unnest(v_runs, v_subjects) WITH ORDINALITY AS d (run_id, subject_id, n)
+             CROSS JOIN LATERAL (SELECT f.head_sequence FROM flow_runs AS f
+                                  WHERE f.run_id = d.run_id LIMIT 1) AS r) AS s;
+    PERFORM flow_enqueue_drives(v_runs);
+    RETURN QUERY
+    SELECT d.run_id, d.subject_id, d.due_at
+      FROM unnest(v_runs, v_subjects, v_dues) AS d (run_id, subject_id, due_at);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_settle_due(text, timestamptz, integer, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_settle_due(text, timestamptz, integer, text)
+    IS 'Appends the event that settles every due wakeup of one kind.';
+
+-- sql/functions/wakeups/flow_resume_due_waits.sql
+-- flow_resume_due_waits: completes every wait that is due, set-based.
+-- Arguments: p_as_of, what is due until then, null for now; p_limit, 1 to 1000, the earliest first;
+--   p_run_id, one run, or null for all.
+-- Returns only what this call settled: of several concurrent calls exactly one returns a row.
+-- Locks, in order: retention guard (shared), run locks (busy runs are left for the next call unless
+--   p_run_id names one), rows, queue rows.
+-- SQLSTATEs: WF001, WF010, WF013. Callers: client, worker.
+CREATE FUNCTION flow_resume_due_waits(
+    p_as_of timestamptz DEFAULT NULL, p_limit integer DEFAULT 1000, p_run_id text DEFAULT NULL
+) RETURNS TABLE (run_id text, wait_id text, due_at timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT s.run_id, s.subject_id, s.due_at
+      FROM flow_settle_due('wait', p_as_of, p_limit, p_run_id) AS s;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_resume_due_waits(timestamptz, integer, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_resume_due_waits(timestamptz, integer, text)
+    IS 'Completes every wait that is due.';
+
+-- sql/functions/wakeups/flow_dispose_expired_hooks.sql
+-- flow_dispose_expired_hooks: disposes every hook whose expiry has passed, set-based.
+-- Arguments: p_as_of, what is due until then, null for now; p_limit, 1 to 1000, the earliest first;
+--   p_run_id, one run, or null for all.
+-- Returns only what this call settled: of several concurrent calls exactly one returns a row.
+-- Locks, in order: retention guard (shared), run locks (busy runs are left for the next call unless
+--   p_run_id names one), rows, queue rows.
+-- SQLSTATEs: WF001, WF010, WF013. Callers: client, worker.
+CREATE FUNCTION flow_dispose_expired_hooks(
+    p_as_of timestamptz DEFAULT NULL, p_limit integer DEFAULT 1000, p_run_id text DEFAULT NULL
+) RETURNS TABLE (run_id text, hook_id text, due_at timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT s.run_id, s.subject_id, s.due_at
+      FROM flow_settle_due('hook_expiry', p_as_of, p_limit, p_run_id) AS s;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_dispose_expired_hooks(timestamptz, integer, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_dispose_expired_hooks(timestamptz, integer, text)
+    IS 'Disposes every hook whose expiry has passed.';
+
+-- sql/functions/inspect/flow_load_runs.sql
+-- flow_load_runs: whole histories for the drivers of these runs, one row a run that exists.
+-- Arguments: p_run_ids. events is the text of a JSON array of [sequence, event_type, event_id,
+--   recorded_at (RFC 3339, UTC), payload] in order: one value to send and one text to decode.
+--   wakes is null without an open drive task. db_now is the clock at the read.
+-- Locks: none. SQLSTATEs: none. Callers: worker, client.
+CREATE FUNCTION flow_load_runs(p_run_ids text[])
+RETURNS TABLE (
+    run_id text, head_sequence bigint, status text, lease_epoch bigint, wakes bigint,
+    db_now timestamptz, events text
+)
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT r.run_id, r.head_sequence, r.status, r.lease_epoch, t.wakes, c.db_now, h.events
+      FROM (SELECT flow_now() AS db_now) AS c
+     CROSS JOIN unnest(p_run_ids) AS i (run_id)
+      JOIN flow_runs AS r ON r.run_id = i.run_id
+      LEFT JOIN flow_tasks AS t ON t.run_id = r.run_id AND t.kind = 'drive_run'
+     CROSS JOIN LATERAL (
+           SELECT '[' || coalesce(string_agg(
+                      '[' || e.sequence || ',' || to_json(e.event_type) || ',"' || e.event_id
+                          || '","' || flow_time_text(e.recorded_at) || '",' || e.payload || ']',
+                      ',' ORDER BY e.sequence), '') || ']' AS events
+             FROM flow_events AS e
+            WHERE e.run_id = r.run_id) AS h
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_load_runs(text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_load_runs(text[]) IS 'Whole histories for the drivers of these runs.';
+
+-- sql/functions/inspect/flow_history.sql
+-- flow_history: a page of a run's events, as stored.
+-- Arguments: p_run_id; p_after, the last sequence already seen; p_limit, 1 to 1000.
+-- Locks: none. SQLSTATEs: WF001 unknown run; WF010 limit out of range. Callers: reader, client.
+CREATE FUNCTION flow_history(p_run_id text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 1000)
+RETURNS TABLE (
+    run_id text, sequence bigint, event_id uuid, event_type text, payload text,
+    recorded_at timestamptz, schema_version smallint
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    IF NOT EXISTS (SELECT FROM flow_runs AS r WHERE r.run_id = p_run_id) THEN
+        PERFORM flow_raise_not_found(p_run_id);
+    END IF;
+    RETURN QUERY
+    SELECT e.run_id, e.sequence, e.event_id, e.event_type, e.payload::text, e.recorded_at,
+           e.schema_version
+      FROM flow_events AS e
+     WHERE e.run_id = p_run_id AND e.sequence > p_after
+     ORDER BY e.sequence
+     LIMIT p_limit;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_history(text, bigint, integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_history(text, bigint, integer) IS 'A page of a run''s events, as stored.';
+
+-- sql/functions/inspect/flow_list_runs.sql
+-- flow_list_runs: the list page, newest first.
+-- Arguments: filters, null for no filter (p_blocked true: only blocked runs, false: only others);
+--   p_after_created_at and p_after_run_id, taken from the last row of the page before; p_limit,
+--   1 to 1000.
+-- Locks: none. SQLSTATEs: WF010 limit out of range, or half a cursor. Callers: reader, client.
+CREATE FUNCTION flow_list_runs(
+    p_status text DEFAULT NULL, p_workflow_name text DEFAULT NULL, p_queue text DEFAULT NULL,
+    p_blocked boolean DEFAULT NULL, p_after_created_at timestamptz DEFAULT NULL,
+    p_after_run_id text DEFAULT NULL, p_limit integer DEFAULT 100
+) RETURNS TABLE (
+    run_id text, workflow_name text, workflow_version text, runtime_build text, queue text,
+    status text, head_sequence bigint, blocked_reason text, created_at timestamptz,
+    updated_at timestamptz, ended_at timestamptz
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+-- the filters differ from call to call: plan for the ones given
+SET plan_cache_mode = force_custom_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_at timestamptz := coalesce(p_after_created_at, 'infinity');
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    IF (p_after_created_at IS NULL) <> (p_after_run_id IS NULL) THEN
+        PERFORM flow_raise_argument('after', 'a cursor is both the time and the id of the last row');
+    END IF;
+    RETURN QUERY
+    SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
+           r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at
+      FROM flow_runs AS r
+     WHERE (p_status IS NULL OR r.status = p_status)
+       AND (p_workflow_name IS NULL OR r.workflow_name = p_workflow_name)
+       AND (p_queue IS NULL OR r.queue = p_queue)
+       AND (p_blocked IS NULL OR p_blocked AND r.blocked_reason IS NOT NULL
+            OR NOT p_blocked AND r.blocked_reason IS NULL)
+       AND (r.created_at, r.run_id) < (v_at, coalesce(p_after_run_id, ''))
+     ORDER BY r.created_at DESC, r.run_id DESC
+     LIMIT p_limit;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION
+    flow_list_runs(text, text, text, boolean, timestamptz, text, integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_list_runs(text, text, text, boolean, timestamptz, text, integer)
+    IS 'The list page of runs, newest first.';
+
+-- sql/functions/inspect/flow_list_run_ids.sql
+-- flow_list_run_ids: run ids in byte order, a page at a time.
+-- Arguments: p_after, the last id already seen; p_limit, 1 to 1000.
+-- Locks: none. SQLSTATEs: WF010. Callers: reader, client.
+CREATE FUNCTION flow_list_run_ids(p_after text DEFAULT '', p_limit integer DEFAULT 1000)
+RETURNS TABLE (run_id text)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    RETURN QUERY
+    SELECT r.run_id FROM flow_runs AS r WHERE r.run_id > p_after ORDER BY r.run_id LIMIT p_limit;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_list_run_ids(text, integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_list_run_ids(text, integer) IS 'Run ids in byte order.';
+
+-- sql/functions/inspect/flow_run_info.sql
+-- flow_run_info: one run's line of the list page, with its lease.
+-- Arguments: p_run_id. available_at is when its task may be claimed; null without an open task.
+-- Locks: none. SQLSTATEs: WF001. Callers: reader, client.
+CREATE FUNCTION flow_run_info(p_run_id text)
+RETURNS TABLE (
+    run_id text, workflow_name text, workflow_version text, runtime_build text, queue text,
+    status text, head_sequence bigint, blocked_reason text, created_at timestamptz,
+    updated_at timestamptz, ended_at timestamptz, lease_epoch bigint, lease_owner text,
+    lease_expires_at timestamptz, available_at timestamptz
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
+           r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at,
+           r.lease_epoch, t.lease_owner, t.lease_expires_at, t.available_at
+      FROM flow_runs AS r
+      LEFT JOIN flow_tasks AS t ON t.run_id = r.run_id AND t.kind = 'drive_run'
+     WHERE r.run_id = p_run_id;
+    IF NOT FOUND THEN
+        PERFORM flow_raise_not_found(p_run_id);
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_run_info(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_run_info(text) IS 'One run''s line of the list page, with its lease.';
+
+-- sql/functions/inspect/flow_run_summary.sql
+-- flow_run_summary: how many runs stand where, and what the open ones wait for.
+-- Arguments: none. pending_retries counts delayed retries. Reads the status index and the small
+--   projections, never a history.
+-- Locks: none. SQLSTATEs: none. Callers: reader, client.
+CREATE FUNCTION flow_run_summary()
+RETURNS TABLE (
+    total bigint, pending bigint, running bigint, suspended bigint, cancelling bigint,
+    completed bigint, failed bigint, cancelled bigint, continued_as_new bigint, terminal bigint,
+    non_terminal bigint, open_waits bigint, active_hooks bigint, pending_retries bigint
+)
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT s.total, s.pending, s.running, s.suspended, s.cancelling, s.completed, s.failed,
+           s.cancelled, s.continued_as_new,
+           s.completed + s.failed + s.cancelled + s.continued_as_new,
+           s.pending + s.running + s.suspended + s.cancelling,
+           w.open_waits, h.active_hooks, w.pending_retries
+      FROM (SELECT coalesce(sum(g.amount), 0)::bigint AS total,
+                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'pending'), 0)::bigint AS pending,
+                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'running'), 0)::bigint AS running,
+                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'suspended'), 0)::bigint
+                       AS suspended,
+                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'cancelling'), 0)::bigint
+                       AS cancelling,
+                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'completed'), 0)::bigint
+                       AS completed,
+                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'failed'), 0)::bigint AS failed,
+                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'cancelled'), 0)::bigint
+                       AS cancelled,
+                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'continued_as_new'), 0)::bigint
+                       AS continued_as_new
+              FROM (SELECT r.status, count(*) AS amount FROM flow_runs AS r GROUP BY r.status) AS g
+           ) AS s
+     CROSS JOIN (SELECT count(*) FILTER (WHERE u.kind = 'wait') AS open_waits,
+                        count(*) FILTER (WHERE u.kind = 'step_retry') AS pending_retries
+                   FROM scheduled_wakeups AS u) AS w
+     CROSS JOIN (SELECT count(*) AS active_hooks FROM flow_active_hooks) AS h
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_run_summary() FROM PUBLIC;
+COMMENT ON FUNCTION flow_run_summary() IS 'How many runs stand where, and what they wait for.';
+
+-- sql/functions/inspect/flow_open_suspensions.sql
+-- flow_open_suspensions: what open runs wait for, ordered by run, kind (wait, hook, retry) and id.
+-- Arguments: p_run_id, null for all runs; the cursor p_after_*, taken from the last row of the page
+--   before; p_limit, 1 to 1000; p_as_of, the time due is judged by, null for now.
+--   due is null for a hook that never expires.
+-- Locks: none. SQLSTATEs: WF001, WF010. Callers: reader, client.
+CREATE FUNCTION flow_open_suspensions(
+    p_run_id text DEFAULT NULL, p_after_run_id text DEFAULT '', p_after_kind text DEFAULT '',
+    p_after_subject_id text DEFAULT '', p_limit integer DEFAULT 1000,
+    p_as_of timestamptz DEFAULT NULL
+) RETURNS TABLE (run_id text, kind text, subject_id text, due_at timestamptz, due boolean)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_as_of timestamptz := coalesce(p_as_of, flow_now());
+    v_rank integer := array_position(ARRAY['wait', 'hook', 'retry'], p_after_kind);
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    IF p_run_id IS NOT NULL
+       AND NOT EXISTS (SELECT FROM flow_runs AS r WHERE r.run_id = p_run_id) THEN
+        PERFORM flow_raise_not_found(p_run_id);
+    END IF;
+    -- Each half is cut to its own first page by its key before the two are merged: a run has few
+    -- open items, so whole runs are taken from the cursor's run on.
+    RETURN QUERY
+    SELECT s.run_id, s.kind, s.subject_id, s.due_at, s.due_at <= v_as_of
+      FROM (SELECT w.run_id, CASE w.kind WHEN 'wait' THEN 'wait' ELSE 'retry' END AS kind,
+                   CASE w.kind WHEN 'wait' THEN 1 ELSE 3 END AS rank, w.subject_id, w.due_at
+              FROM (SELECT u.run_id, u.kind, u.subject_id, u.due_at FROM scheduled_wakeups AS u
+                     WHERE (p_run_id IS NULL OR u.run_id = p_run_id)
+                       AND u.run_id >= p_after_run_id AND u.kind IN ('wait', 'step_retry')
+                     ORDER BY u.run_id
+                     FETCH FIRST (p_limit + flow_suspensions_of(p_after_run_id)) ROWS WITH TIES)
+                   AS w
+             UNION ALL
+            SELECT h.run_id, 'hook', 2, h.hook_id, h.expires_at
+              FROM (SELECT k.run_id, k.hook_id, k.expires_at FROM flow_active_hooks AS k
+                     WHERE (p_run_id IS NULL OR k.run_id = p_run_id)
+                       AND k.run_id >= p_after_run_id
+                     ORDER BY k.run_id
+                     FETCH FIRST (p_limit + flow_suspensions_of(p_after_run_id)) ROWS WITH TIES)
+                   AS h) AS s
+     WHERE s.run_id > p_after_run_id
+        OR (s.rank, s.subject_id) > (coalesce(v_rank, 0), p_after_subject_id)
+     ORDER BY s.run_id, s.rank, s.subject_id
+     LIMIT p_limit;
+END
+$$;
+
+-- How many items of the cursor's run may have to be skipped.
+CREATE FUNCTION flow_suspensions_of(p_run_id text) RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT (SELECT count(*) FROM scheduled_wakeups AS w WHERE w.run_id = p_run_id)
+         + (SELECT count(*) FROM flow_active_hooks AS h WHERE h.run_id = p_run_id)
+$$;
+
+REVOKE EXECUTE ON FUNCTION
+    flow_open_suspensions(text, text, text, text, integer, timestamptz) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_suspensions_of(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_open_suspensions(text, text, text, text, integer, timestamptz)
+    IS 'What open runs wait for.';
+COMMENT ON FUNCTION flow_suspensions_of(text) IS 'How many things a run waits for.';
+
+-- sql/functions/inspect/flow_list_active_hooks.sql
+-- flow_list_active_hooks: hooks that can be answered, ordered by run and hook.
+-- Arguments: p_run_id, null for all runs; the cursor p_after_*; p_limit, 1 to 1000.
+--   The token is a credential: grant this function only to who may answer hooks.
+-- Locks: none. SQLSTATEs: WF001, WF010. Callers: client.
+CREATE FUNCTION flow_list_active_hooks(
+    p_run_id text DEFAULT NULL, p_after_run_id text DEFAULT '', p_after_hook_id text DEFAULT '',
+    p_limit integer DEFAULT 1000
+) RETURNS TABLE (
+    run_id text, hook_id text, token text, metadata json, expires_at timestamptz,
+    created_at timestamptz
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    IF p_run_id IS NOT NULL
+       AND NOT EXISTS (SELECT FROM flow_runs AS r WHERE r.run_id = p_run_id) THEN
+        PERFORM flow_raise_not_found(p_run_id);
+    END IF;
+    RETURN QUERY
+    SELECT h.run_id, h.hook_id, h.token, h.metadata, h.expires_at, h.created_at
+      FROM flow_active_hooks AS h
+     WHERE (p_run_id IS NULL OR h.run_id = p_run_id)
+       AND (h.run_id, h.hook_id) > (p_after_run_id, p_after_hook_id)
+     ORDER BY h.run_id, h.hook_id
+     LIMIT p_limit;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_list_active_hooks(text, text, text, integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_list_active_hooks(text, text, text, integer)
+    IS 'Hooks that can be answered.';
+
+-- sql/functions/inspect/flow_find_hook.sql
+-- flow_find_hook: which active hook has this token; no row if none has.
+-- Arguments: p_token. Equality through the hash index, so the length of the token does not matter.
+-- Locks: none. SQLSTATEs: none. Callers: client.
+CREATE FUNCTION flow_find_hook(p_token text) RETURNS TABLE (run_id text, hook_id text)
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT h.run_id, h.hook_id FROM flow_active_hooks AS h WHERE h.token = p_token
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_find_hook(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_find_hook(text) IS 'Which active hook has this token.';
+
+-- sql/functions/inspect/flow_due_wakeups.sql
+-- flow_due_wakeups: deadlines that have passed, the earliest p_limit of them, ordered by kind, run
+--   and id; whether a task was already made of them does not matter.
+-- Arguments: p_as_of, null for now; p_limit, 1 to 1000; p_kind, null for all kinds.
+-- Locks: none. SQLSTATEs: WF010. Callers: reader, client.
+CREATE FUNCTION flow_due_wakeups(
+    p_as_of timestamptz DEFAULT NULL, p_limit integer DEFAULT 1000, p_kind text DEFAULT NULL
+) RETURNS TABLE (
+    run_id text, kind text, subject_id text, due_at timestamptz, runtime_build text
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_as_of timestamptz := coalesce(p_as_of, flow_now());
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    -- The two partial indexes split the table; each half is read in order and cut.
+    RETURN QUERY
+    SELECT d.run_id, d.kind, d.subject_id, d.due_at, r.runtime_build
+      FROM (SELECT b.run_id, b.kind, b.subject_id, b.due_at
+              FROM ((SELECT w.run_id, w.kind, w.subject_id, w.due_at FROM scheduled_wakeups AS w
+                      WHERE w.dispatched_at IS NULL AND w.due_at <= v_as_of
+                        AND (p_kind IS NULL OR w.kind = p_kind)
+                      ORDER BY w.due_at, w.run_id, w.kind, w.subject_id LIMIT p_limit)
+                     UNION ALL
+                    (SELECT w.run_id, w.kind, w.subject_id, w.due_at FROM scheduled_wakeups AS w
+                      WHERE w.dispatched_at IS NOT NULL AND w.due_at <= v_as_of
+                        AND (p_kind IS NULL OR w.kind = p_kind)
+                      ORDER BY w.due_at, w.run_id, w.kind, w.subject_id LIMIT p_limit)) AS b
+             ORDER BY b.due_at, b.run_id, b.kind, b.subject_id
+             LIMIT p_limit) AS d
+      JOIN flow_runs AS r ON r.run_id = d.run_id
+     ORDER BY d.kind, d.run_id, d.subject_id;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_due_wakeups(timestamptz, integer, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_due_wakeups(timestamptz, integer, text) IS 'Deadlines that have passed.';
+
+-- sql/functions/inspect/flow_next_wakeup.sql
+-- flow_next_wakeup: the earliest deadline, by time, run, kind and id; no row when nothing is timed.
+-- Arguments: none. Locks: none. SQLSTATEs: none. Callers: reader, client, worker.
+CREATE FUNCTION flow_next_wakeup() RETURNS TABLE (
+    run_id text, kind text, subject_id text, due_at timestamptz, runtime_build text
+)
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT d.run_id, d.kind, d.subject_id, d.due_at, r.runtime_build
+      FROM (SELECT b.run_id, b.kind, b.subject_id, b.due_at
+              FROM ((SELECT w.run_id, w.kind, w.subject_id, w.due_at FROM scheduled_wakeups AS w
+                      WHERE w.dispatched_at IS NULL
+                      ORDER BY w.due_at, w.run_id, w.kind, w.subject_id LIMIT 1)
+                     UNION ALL
+                    (SELECT w.run_id, w.kind, w.subject_id, w.due_at FROM scheduled_wakeups AS w
+                      WHERE w.dispatched_at IS NOT NULL
+                      ORDER BY w.due_at, w.run_id, w.kind, w.subject_id LIMIT 1)) AS b
+             ORDER BY b.due_at, b.run_id, b.kind, b.subject_id
+             LIMIT 1) AS d
+      JOIN flow_runs AS r ON r.run_id = d.run_id
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_next_wakeup() FROM PUBLIC;
+COMMENT ON FUNCTION flow_next_wakeup() IS 'The earliest deadline.';
 
 -- The table is alembic's; this ends the first revision.
 COMMENT ON TABLE flow_alembic_version IS 'The newest applied revision, as alembic keeps it; flow_migrations has them all.';
