@@ -134,6 +134,8 @@ class RunDrive:
                     continue
                 if tip.terminal or not self._owned:
                     return tip.snapshot
+            else:
+                self._launch(launches)  # attempts whose start was stored before
             as_of = None
             self._outcomes.clear()
             if self._halted and not self._handlers.busy:
@@ -207,6 +209,8 @@ class RunDrive:
             plan = await take_turn(self._parts.runtime, tip, now)
         except (EngineFault, NonDeterministic, InvalidTransition) as fault:
             self._stop = fault
+            if tip.pending and tip.pending[0].type == events.RUN_STARTED:
+                tip.pending.clear()  # nobody has taken this run up
             return []
         tip.fold(plan.events)
         news = any(event.type in _NEWS for event in plan.events)

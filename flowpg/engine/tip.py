@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
 from flowpg.model.events import DEADLINE_FIELDS, FlowEventEnvelope, NewEvent
 from flowpg.model.records import LoadedRun
 from flowpg.model.snapshot import WorkflowRunSnapshot
-from flowpg.model.times import format_time
 from flowpg.replay import projection
 from flowpg.replay.plan import StepLaunch
 from flowpg.replay.repair import due_events, due_retries, next_deadline, repair_events
+
+# How a store writes a deadline that it computed.
+_STORED_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class RunTip:
@@ -100,7 +102,8 @@ class RunTip:
             envelope.recorded_at = recorded_at
             if event.due_in is not None:
                 member = DEADLINE_FIELDS[event.type]
-                event.data[member] = format_time(recorded_at + event.due_in)
+                due = (recorded_at + event.due_in).astimezone(UTC)
+                event.data[member] = due.strftime(_STORED_TIME)
         self.stored = self.snapshot.last_sequence
         self.saw(recorded_at)
         return envelopes
