@@ -17,21 +17,22 @@ from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
 
 
 class _Command(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    # What cannot be validated may end up in a history as the text of an error.
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
 
 class Complete(_Command):
     """End the run with ``output``."""
 
     type: Literal["complete"] = "complete"
-    output: Any = None
+    output: Any = Field(default=None, repr=False)
 
 
 class Fail(_Command):
     """End the run as failed."""
 
     type: Literal["fail"] = "fail"
-    error: str
+    error: str = Field(repr=False)
 
 
 class Cancel(_Command):
@@ -67,7 +68,7 @@ class StepCommand(_Command):
 
     step_id: str
     step_name: str
-    input: Any = None
+    input: Any = Field(default=None, repr=False)
     retry: RetryPolicy = DEFAULT_RETRY
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_serializer
 
-from flowpg.errors import InvalidTransition
+from flowpg.errors import InvalidArgument, InvalidTransition
 
 MAX_DELAY_MS = 100 * 365 * 24 * 3600 * 1000
 """Longest delay of one retry: 100 years, so that every deadline is a valid time."""
@@ -56,19 +56,20 @@ class RetryPolicy(BaseModel):
 
     @classmethod
     def fixed(cls, attempts: int, delay: timedelta = timedelta(0)) -> RetryPolicy:
-        """``attempts`` attempts in all, ``delay`` apart (zero: at once, within the same drive)."""
-        return cls(max_attempts=max(1, attempts), delay_ms=_millis(delay))
+        """``attempts`` attempts in all, ``delay`` apart (zero: at once, within the same drive).
+        InvalidArgument for a negative number."""
+        return cls(max_attempts=_attempts(attempts), delay_ms=_millis(delay))
 
     @classmethod
     def exponential(
         cls, attempts: int, initial: timedelta, maximum: timedelta | None = None
     ) -> RetryPolicy:
         """``attempts`` attempts in all; the delay's cap doubles from ``initial`` to ``maximum``
-        (default: 64 times ``initial``)."""
+        (default: 64 times ``initial``). InvalidArgument for a negative number."""
         first = max(1, _millis(initial))
         limit = _millis(maximum) if maximum is not None else first * 64
         return cls(
-            max_attempts=max(1, attempts),
+            max_attempts=_attempts(attempts),
             delay_ms=first,
             backoff=Backoff.EXPONENTIAL,
             max_delay_ms=max(first, limit),
@@ -136,7 +137,7 @@ class RetryPolicy(BaseModel):
         cap = min(self.max_delay_ms, self.delay_ms << min(attempt - 1, 63))
         digest = hashlib.sha256()
         for part in ("flowpg.retry.v1", run_id, step_id, str(attempt)):
-            raw = part.encode()
+            raw = part.encode("utf-8", "surrogatepass")
             digest.update(len(raw).to_bytes(8, "big") + raw)
         share = int.from_bytes(digest.digest()[:8], "big")
         return timedelta(milliseconds=share % cap + 1)
@@ -183,6 +184,15 @@ def _parse(wire: dict[str, Any]) -> RetryPolicy:
         ) from None
 
 
+def _attempts(attempts: int) -> int:
+    # Elsewhere -1 means "for ever"; taken for 1 without a word it would surprise.
+    if attempts < 0:
+        raise InvalidArgument("a retry policy needs a number of attempts from 1; 0 means 1")
+    return max(1, attempts)
+
+
 def _millis(delay: timedelta) -> int:
+    if delay < timedelta(0):
+        raise InvalidArgument("a retry policy cannot have a negative delay")
     # Rounded up: a pause is never shorter than asked for.
     return -(-delay // timedelta(milliseconds=1))
