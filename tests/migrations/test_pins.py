@@ -6,15 +6,23 @@ import re
 import shutil
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from flowpg.errors import MigrationFailed
+from flowpg.postgres.migrate import upgrade
 from flowpg.postgres.revisions import load_release, sha256
+from flowpg.postgres.schema_check import read_catalog
 from flowpg.resources import migrations_root
-from migrations.freeze import FIRST, pin
+from migrations.freeze import FIRST, freeze, pin
 
 # Every revision that a release has carried, with its digest. Lines are added at a release and never
 # changed: databases hold these digests in flow_migrations.
 PUBLISHED: dict[str, str] = {}
+
+FROZEN = (
+    "CREATE TABLE flow_migrations (version text, sha256 text); CREATE TABLE flow_more (a int);\n"
+)
 
 
 def test_every_revision_has_a_frozen_file_that_matches_its_pin() -> None:
@@ -83,3 +91,28 @@ def test_freezing_refuses_when_a_published_revision_is_gone(clone: Path) -> None
     (clone / "versions" / f"{FIRST}.py").unlink()
     with pytest.raises(ValueError, match="are gone"):
         pin(clone, "SELECT 1;\n")
+
+
+def test_the_pinned_catalog_is_what_the_revisions_make(empty_database_dsn: str) -> None:
+    upgrade(empty_database_dsn)
+    with psycopg.connect(empty_database_dsn) as connection:
+        made = read_catalog(connection, "flowpg", load_release())
+    assert made == load_release().catalog, "run `python -m migrations.freeze`"
+
+
+def test_freezing_sql_that_does_not_run_changes_nothing(
+    clone: Path, empty_database_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in sorted(clone.rglob("*.[ts]*"))}
+
+    before = contents()
+    monkeypatch.setenv("FLOWPG_FREEZE_DSN", empty_database_dsn)
+    monkeypatch.setattr("migrations.freeze.first_revision", lambda _: "SELECT 1 / 0;\n")
+    with pytest.raises(MigrationFailed):
+        freeze(clone)
+    assert contents() == before
+    monkeypatch.setattr("migrations.freeze.first_revision", lambda _: FROZEN)
+    freeze(clone)
+    assert load_release(clone).revision(FIRST).frozen_sql() == FROZEN
+    assert ("column", "flow_more.a") in load_release(clone).catalog
