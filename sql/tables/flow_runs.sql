@@ -29,10 +29,10 @@ CREATE TABLE flow_runs (
 
 -- The list page, newest first, whole or by one filter. Nothing an ordinary append changes is
 -- indexed, so a step stays a heap-only update.
-CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id DESC);
-CREATE INDEX flow_runs_status_idx ON flow_runs (status, created_at DESC, run_id DESC);
-CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC, run_id DESC);
-CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id DESC)
+CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id);
+CREATE INDEX flow_runs_status_idx ON flow_runs (status, created_at DESC, run_id);
+CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC, run_id);
+CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id)
     WHERE blocked_reason IS NOT NULL;
 
 COMMENT ON TABLE flow_runs IS 'One row a run: head of the stream, fence, and what the list page shows.';

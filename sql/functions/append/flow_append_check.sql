@@ -1,7 +1,8 @@
 -- flow_append_check: decides about every element of a batch, under the locks of their runs.
 -- Arguments: p_elements, as read from the batch. Returns one verdict an element, in order.
 -- The order of the questions: is it well formed; does the run exist; is the lease valid; is the
--- head as expected; has the run ended; do links exist; are tokens free.
+-- head as expected; has the run ended. flow_append_check_claims asks the rest: do linked runs exist;
+-- are tokens free.
 -- Locks: none; the caller holds run and token locks. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_append_check(p_elements flow_append_element[]) RETURNS flow_append_verdict[]
 LANGUAGE plpgsql VOLATILE
@@ -18,33 +19,32 @@ BEGIN
                    WHEN 'invalid' THEN coalesce(c.refusal, json_build_object('sqlstate', 'WF010',
                        'reason', 'the run occurs more than once in the batch'))
                    WHEN 'event_conflict' THEN json_build_object(
-                       'expected', coalesce(c.expected, 0),
+                       'expected', CASE WHEN c.creates THEN 0 ELSE c.expected END,
                        'actual', coalesce(c.head, 0))
                    WHEN 'lease_lost' THEN json_build_object(
                        'epoch', c.epoch, 'current', coalesce(c.lease_epoch, 0))
                    WHEN 'run_terminal' THEN json_build_object('status', c.status)
-                   WHEN 'link_not_found' THEN json_build_object('flow_run_id', c.missing_link)
                    ELSE '{}'::json
                END)::flow_append_verdict ORDER BY c.ordinal)
       INTO v_verdicts
       FROM (
-        SELECT e.ordinal, e.expected, e.epoch, e.refusal, r.head, r.status,
-               r.lease_epoch, l.missing_link,
+        SELECT e.ordinal, e.creates, e.expected, e.epoch, e.refusal, r.head, r.status,
+               r.lease_epoch,
                CASE
                    WHEN e.refusal IS NOT NULL OR e.occurrence > 1 THEN 'invalid'
                    WHEN r.head IS NULL AND NOT e.creates THEN 'run_not_found'
                    WHEN e.epoch IS NOT NULL AND e.epoch <> coalesce(r.lease_epoch, 0)
                        THEN 'lease_lost'
-                   WHEN e.creates AND r.head IS NOT NULL THEN 'event_conflict'
+                   WHEN e.creates AND (r.head IS NOT NULL OR e.expected <> 0)
+                       THEN 'event_conflict'
                    WHEN NOT e.creates AND e.expected <> r.head THEN 'event_conflict'
                    WHEN e.event_count > 0
                         AND r.status IN ('completed', 'failed', 'cancelled', 'continued_as_new')
                        THEN 'run_terminal'
-                   WHEN l.missing_link IS NOT NULL THEN 'link_not_found'
                    ELSE 'appended'
                END AS outcome
           FROM (SELECT u.ordinal, u.run_id, u.creates, u.expected, u.epoch, u.refusal,
-                       u.event_count, u.has_link, u.events,
+                       u.event_count,
                        row_number() OVER (PARTITION BY u.run_id, u.refusal IS NULL
                                           ORDER BY u.ordinal) AS occurrence
                   FROM unnest(p_elements) AS u) AS e
@@ -53,13 +53,6 @@ BEGIN
                   FROM flow_runs AS f
                  WHERE f.run_id = e.run_id AND f.head_sequence > 0
                  LIMIT 1) AS r ON true
-          LEFT JOIN LATERAL (
-                SELECT v.linked_run_id AS missing_link
-                  FROM unnest(e.events) AS v
-                 WHERE v.linked_run_id IS NOT NULL
-                   AND NOT EXISTS (SELECT FROM flow_runs AS f
-                                    WHERE f.run_id = v.linked_run_id AND f.head_sequence > 0)
-                 LIMIT 1) AS l ON e.has_link
       ) AS c;
     RETURN v_verdicts;
 END

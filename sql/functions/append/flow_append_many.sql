@@ -29,6 +29,7 @@ DECLARE
     v_kept text[];
     v_kept_wakes bigint[];
     v_has_tokens boolean;
+    v_has_links boolean;
     v_has_release boolean;
 BEGIN
     IF v_elements IS NULL THEN
@@ -39,7 +40,8 @@ BEGIN
         UNION ALL
         SELECT v.linked_run_id FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
          WHERE e.has_link AND v.linked_run_id IS NOT NULL));
-    SELECT bool_or(e.has_token), bool_or(e.release IS NOT NULL) INTO v_has_tokens, v_has_release
+    SELECT bool_or(e.has_token), bool_or(e.has_link), bool_or(e.release IS NOT NULL)
+      INTO v_has_tokens, v_has_links, v_has_release
       FROM unnest(v_elements) AS e;
     IF v_has_tokens THEN
         PERFORM flow_lock_tokens(ARRAY(
@@ -49,8 +51,8 @@ BEGIN
 
     v_at := flow_now();
     v_verdicts := flow_append_check(v_elements);
-    IF v_has_tokens THEN
-        v_verdicts := flow_append_check_tokens(v_elements, v_verdicts);
+    IF v_has_tokens OR v_has_links THEN
+        v_verdicts := flow_append_check_claims(v_elements, v_verdicts);
     END IF;
     SELECT array_agg(CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) END)
       INTO v_bases

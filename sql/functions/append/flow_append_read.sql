@@ -56,8 +56,7 @@ BEGIN
                        THEN 'a release needs the epoch of the lease'
                    WHEN b.release IS NULL AND s.event_count = 0
                        THEN 'there is neither an event nor a release'
-                   WHEN s.created_at > 1 OR (s.creates AND b.expected <> 0) 
-                       THEN 'run_created can only be the first event of a run'
+                   WHEN s.created_at > 1 THEN 'run_created can only be the first event of a run'
                    WHEN s.ended_at < s.event_count THEN 'an event follows the end of the run'
                    WHEN s.creates
                        THEN flow_spec_refusal(flow_json_get((s.events[1]).payload, 'spec'))

@@ -1,0 +1,24 @@
+-- flow_dispose_hook_by_token: withdraws the active hook that has a token.
+-- Arguments: p_token, the bearer token.
+-- Returns run_id, subject_id (the hook), applied (always true) and the head.
+-- Locks, in order: retention guard (shared), run lock, rows, queue row.
+-- SQLSTATEs: WF006 no active hook has the token. Callers: client, worker.
+CREATE FUNCTION flow_dispose_hook_by_token(p_token text)
+RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_run_id text;
+    v_hook_id text;
+BEGIN
+    SELECT o.run_id, o.hook_id INTO v_run_id, v_hook_id FROM flow_owner_of(p_token) AS o;
+    RETURN QUERY
+    SELECT s.run_id, s.subject_id, s.applied, s.head_sequence
+      FROM flow_settle_hook(v_run_id, v_hook_id, NULL, p_token) AS s;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_dispose_hook_by_token(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_dispose_hook_by_token(text) IS 'Withdraws the active hook that has a token.';

@@ -1,0 +1,17 @@
+-- flow_try_lock_runs: takes the locks of those runs that nobody else is working on.
+-- Arguments: p_run_ids. Returns the runs that are locked now; it never waits for a run.
+-- Locks, in order: retention guard (shared), run locks if free. SQLSTATEs: none. Callers: internal.
+-- A statement of its own, like flow_lock_runs.
+CREATE FUNCTION flow_try_lock_runs(p_run_ids text[]) RETURNS text[]
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(flow_retention_key());
+    RETURN ARRAY(SELECT i.run_id FROM unnest(p_run_ids) AS i (run_id)
+                  WHERE pg_try_advisory_xact_lock(flow_run_key(i.run_id)));
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_try_lock_runs(text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_try_lock_runs(text[]) IS 'Takes the locks of runs that are free.';

@@ -1,0 +1,51 @@
+-- flow_enqueue_due: turns due wakeups into drive tasks, one a run, and marks them dispatched.
+-- Arguments: p_limit, 1 to 1000, the earliest first; p_as_of, due until then, null for now.
+-- Returns what this call dispatched. Any number of callers may run at once: each wakeup is dispatched
+--   by one of them. A run that is busy right now is left for the next call.
+-- Locks, in order: rows and run locks, both only when free, so that it never waits for a run; then
+--   queue rows, by run. SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_enqueue_due(
+    p_limit integer DEFAULT 1000, p_as_of timestamptz DEFAULT NULL
+) RETURNS TABLE (run_id text, kind text, subject_id text, due_at timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_until timestamptz := coalesce(p_as_of, flow_now());
+    v_rows scheduled_wakeups[];
+    v_runs text[];
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    WITH due AS MATERIALIZED (
+        SELECT w AS wakeup
+          FROM scheduled_wakeups AS w
+         WHERE w.dispatched_at IS NULL AND w.due_at <= v_until
+         ORDER BY w.due_at, w.run_id, w.kind, w.subject_id
+         LIMIT p_limit
+           FOR UPDATE SKIP LOCKED
+    )
+    SELECT array_agg(d.wakeup), array_agg(DISTINCT (d.wakeup).run_id) INTO v_rows, v_runs
+      FROM due AS d;
+    IF v_rows IS NULL THEN
+        RETURN;
+    END IF;
+    v_runs := flow_try_lock_runs(v_runs);
+    UPDATE scheduled_wakeups AS w
+       SET dispatched_at = flow_now()
+      FROM unnest(v_rows) AS d
+     WHERE w.run_id = d.run_id AND w.kind = d.kind AND w.subject_id = d.subject_id
+       AND w.run_id = ANY (v_runs);
+    PERFORM flow_enqueue_drives(v_runs);
+    RETURN QUERY
+    SELECT d.run_id, d.kind, d.subject_id, d.due_at
+      FROM unnest(v_rows) AS d
+     WHERE d.run_id = ANY (v_runs)
+     ORDER BY d.due_at, d.run_id, d.kind, d.subject_id;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_enqueue_due(integer, timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION flow_enqueue_due(integer, timestamptz) IS 'Turns due wakeups into drive tasks.';
