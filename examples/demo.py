@@ -35,7 +35,9 @@ def main() -> int:
     """The whole show; 0 if the run ended completed."""
     with EmbeddedPostgres(Path(".flowpg") / "demo") as server:
         dsn = server.create_database(f"demo_{os.getpid()}_{int(time.time())}")
-        say("1", f"PostgreSQL {server.version} runs as a child of this process. No Docker, no root.")
+        say(
+            "1", f"PostgreSQL {server.version} runs as a child of this process. No Docker, no root."
+        )
         upgrade(dsn)
         say("2", "Schema flowpg migrated: tables, triggers and the verbs are plain SQL functions.")
         with psycopg.connect(dsn, autocommit=True) as witness, FlowClient(dsn) as client:
@@ -60,7 +62,9 @@ def show(dsn: str, client: FlowClient, witness: psycopg.Connection[Any]) -> int:
         )
         os.kill(pid, signal.SIGKILL)
         first.wait()
-        say("5", f"[red]SIGKILL[/] to {pid} in the middle of step 'vendor'. Nothing was cleaned up.")
+        say(
+            "5", f"[red]SIGKILL[/] to {pid} in the middle of step 'vendor'. Nothing was cleaned up."
+        )
 
     with worker(dsn, "second") as second:
         say("6", f"Worker process {second.pid} started. It takes over once the lease runs out ...")
@@ -73,7 +77,9 @@ def show(dsn: str, client: FlowClient, witness: psycopg.Connection[Any]) -> int:
             ),
         )
         say("7", "The interrupted step runs again, as the same attempt; finished steps do not.")
-        until("the posting succeeds at the third attempt", lambda: step_done(client, run_id, "post"))
+        until(
+            "the posting succeeds at the third attempt", lambda: step_done(client, run_id, "post")
+        )
         say("8", "'post' failed twice, waited a second each time, and went through.")
         until("the hook opens", lambda: bool(client.snapshot(run_id).hooks))
         say("9", "The timer fired; the run now waits for a person and holds no compute.")

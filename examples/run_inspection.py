@@ -21,7 +21,10 @@ class Both(FlowRuntime):
     """One process may serve many workflows: it looks at the name."""
 
     def __init__(self) -> None:
-        self._by_name = {RENTAL.name: Rental(), APPROVAL.name: Approval()}
+        self._by_name: dict[str, Rental | Approval] = {
+            RENTAL.name: Rental(),
+            APPROVAL.name: Approval(),
+        }
 
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """Hand the run to the runtime of its workflow."""

@@ -1,5 +1,6 @@
-"""``python -m flowpg`` is the ``flowpg`` command."""
+"""``python -m flowpg``: the same as the ``flowpg`` command."""
 
 from flowpg.console.main import app
 
-app(prog_name="flowpg")
+if __name__ == "__main__":
+    app(prog_name="flowpg")

@@ -17,7 +17,7 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from flowpg.errors import RunNotFound, StoreError, StoreUnavailable
-from flowpg.model.arguments import MAX_PAGE
+from flowpg.model.arguments import MAX_PAGE, check_queue
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.inspection import (
     ActiveHookSnapshot,
@@ -35,6 +35,7 @@ from flowpg.postgres.enlist import run_enlisted_sync
 from flowpg.postgres.errors import connection_refused
 from flowpg.postgres.pool import connection_options
 from flowpg.replay.projection import project
+from flowpg.store.imports import check_history
 
 T = TypeVar("T")
 
@@ -218,6 +219,13 @@ class FlowClient:
     def list_open_suspensions(self, run_id: str | None = None) -> list[WorkflowRunSuspension]:
         """What one run waits for, or all."""
         return self._pages(lambda last: reads.open_suspensions(run_id, last, None))
+
+    def import_history(
+        self, history: Sequence[FlowEventEnvelope], *, queue: str = "default"
+    ) -> None:
+        """Store a complete history under its own ids and times. RunConflict if the run exists;
+        InvalidTransition if the history is not a valid one."""
+        self._run(verbs.import_history(check_history(history), history, check_queue(queue)))
 
     def wait(self, run_id: str, timeout: float | None = None) -> WorkflowRunSnapshot:
         """Wait until the run has ended, and return its snapshot.

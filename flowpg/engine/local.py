@@ -7,14 +7,17 @@ and never changes it.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from flowpg.engine.flow_engine import FlowEngine
-from flowpg.postgres.migrate import upgrade
-from flowpg.postgres.target import resolve_server
+from flowpg.postgres.target import open_target
 from flowpg.replay.runtime import FlowRuntime
 from flowpg.store.postgres import PostgresEventStore
+
+logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -23,14 +26,19 @@ async def open_engine(
 ) -> AsyncIterator[FlowEngine]:
     """An engine on ``dsn``, else on FLOWPG_DSN, else on the embedded server.
 
-    The embedded server is started (data in ``.flowpg/postgres``, or FLOWPG_DATA), migrated, and
-    stopped at the end. A server that was named is only verified: SchemaMissing or SchemaBehind
-    say to run ``flowpg migrate``.
+    The embedded server (data in ``.flowpg/postgres``, or FLOWPG_DATA) is the one that another
+    process runs there, or one that is started here and stopped at the end; its schema is brought
+    up to date. A server that was named is only verified: SchemaMissing and SchemaBehind say to run
+    ``flowpg migrate``.
     """
-    with resolve_server(dsn) as server:
-        if server.embedded:
-            await asyncio.to_thread(upgrade, server.dsn, schema)
+    target = open_target(dsn or os.environ.get("FLOWPG_DSN"), schema=schema, say=logger.info)
+    # Starting a server takes a moment, and other tasks of this loop have better things to do.
+    server = await asyncio.to_thread(target.__enter__)
+    try:
         store = await PostgresEventStore.connect(server.dsn, schema=schema)
-        engine = FlowEngine.builder(runtime).with_store(store).with_queue(queue).build()
-        async with engine:
+        async with (
+            FlowEngine.builder(runtime).with_store(store).with_queue(queue).build() as engine
+        ):
             yield engine
+    finally:
+        await asyncio.to_thread(target.__exit__, None, None, None)

@@ -1,0 +1,174 @@
+"""flowpg: durable workflows that live in PostgreSQL.
+
+The names below are the public interface; docs/reference/api.md lists them. Everything else may
+change without notice.
+"""
+
+from flowpg.client import FlowClient
+from flowpg.engine.builder import FlowEngineBuilder
+from flowpg.engine.flow_engine import FlowEngine
+from flowpg.engine.local import open_engine
+from flowpg.engine.observer import (
+    FanoutFlowEventObserver,
+    FlowEventObserver,
+    InMemoryFlowEventObserver,
+)
+from flowpg.errors import (
+    EngineFault,
+    EventConflict,
+    FlowError,
+    HookConflict,
+    HookTokenConflict,
+    HookTokenNotFound,
+    InvalidArgument,
+    InvalidRunId,
+    InvalidTransition,
+    InvalidWorkflow,
+    LeaseLost,
+    NonDeterministic,
+    NonRetryable,
+    PayloadTooLarge,
+    PermissionDenied,
+    ReplayLimitExceeded,
+    RetryLater,
+    RunConflict,
+    RunNotFound,
+    RuntimeBuildUnavailable,
+    RunTerminal,
+    SchemaAhead,
+    SchemaAltered,
+    SchemaBehind,
+    SchemaError,
+    SchemaMissing,
+    SerializationError,
+    StepError,
+    StoreError,
+    StoreUnavailable,
+    UnknownStep,
+    UnknownWorkflow,
+)
+from flowpg.fleet.worker import FlowWorker
+from flowpg.model.commands import Decision, RuntimeCommand, StepCommand
+from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.hooks import HookCallbackRoute, HookMetadata
+from flowpg.model.inspection import (
+    ActiveHookSnapshot,
+    RunRow,
+    ScheduledWakeup,
+    SuspensionKind,
+    WakeupKind,
+    WorkflowRunSummary,
+    WorkflowRunSuspension,
+)
+from flowpg.model.jsonl import dump_history, load_history
+from flowpg.model.operations import (
+    CancellationRequest,
+    ChildOperationReference,
+    WorkflowProgress,
+)
+from flowpg.model.records import StartRequest, StartResult, VerbResult
+from flowpg.model.retry import Backoff, RetryPolicy, StepFailureAction
+from flowpg.model.snapshot import (
+    HookSnapshot,
+    HookStatus,
+    RunStatus,
+    StepSnapshot,
+    StepStatus,
+    WaitSnapshot,
+    WaitStatus,
+    WorkflowRunSnapshot,
+    WorkflowTerminalOutcome,
+)
+from flowpg.model.spec import WorkflowRuntime, WorkflowSpec
+from flowpg.model.typed import FlowEvent
+from flowpg.replay.context import WorkflowContext
+from flowpg.replay.runtime import FlowRuntime, StepInvocation, WorkflowInvocation
+from flowpg.store.memory import InMemoryEventStore
+from flowpg.store.postgres import PostgresEventStore
+from flowpg.store.protocol import FlowEventStore
+
+__all__ = [
+    "ActiveHookSnapshot",
+    "Backoff",
+    "CancellationRequest",
+    "ChildOperationReference",
+    "Decision",
+    "EngineFault",
+    "EventConflict",
+    "FanoutFlowEventObserver",
+    "FlowClient",
+    "FlowEngine",
+    "FlowEngineBuilder",
+    "FlowError",
+    "FlowEvent",
+    "FlowEventEnvelope",
+    "FlowEventObserver",
+    "FlowEventStore",
+    "FlowRuntime",
+    "FlowWorker",
+    "HookCallbackRoute",
+    "HookConflict",
+    "HookMetadata",
+    "HookSnapshot",
+    "HookStatus",
+    "HookTokenConflict",
+    "HookTokenNotFound",
+    "InMemoryEventStore",
+    "InMemoryFlowEventObserver",
+    "InvalidArgument",
+    "InvalidRunId",
+    "InvalidTransition",
+    "InvalidWorkflow",
+    "LeaseLost",
+    "NonDeterministic",
+    "NonRetryable",
+    "PayloadTooLarge",
+    "PermissionDenied",
+    "PostgresEventStore",
+    "ReplayLimitExceeded",
+    "RetryLater",
+    "RetryPolicy",
+    "RunConflict",
+    "RunNotFound",
+    "RunRow",
+    "RunStatus",
+    "RunTerminal",
+    "RuntimeBuildUnavailable",
+    "RuntimeCommand",
+    "ScheduledWakeup",
+    "SchemaAhead",
+    "SchemaAltered",
+    "SchemaBehind",
+    "SchemaError",
+    "SchemaMissing",
+    "SerializationError",
+    "StartRequest",
+    "StartResult",
+    "StepCommand",
+    "StepError",
+    "StepFailureAction",
+    "StepInvocation",
+    "StepSnapshot",
+    "StepStatus",
+    "StoreError",
+    "StoreUnavailable",
+    "SuspensionKind",
+    "UnknownStep",
+    "UnknownWorkflow",
+    "VerbResult",
+    "WaitSnapshot",
+    "WaitStatus",
+    "WakeupKind",
+    "WorkflowContext",
+    "WorkflowInvocation",
+    "WorkflowProgress",
+    "WorkflowRunSnapshot",
+    "WorkflowRunSummary",
+    "WorkflowRunSuspension",
+    "WorkflowRuntime",
+    "WorkflowSpec",
+    "WorkflowTerminalOutcome",
+    "dump_history",
+    "load_history",
+    "open_engine",
+]

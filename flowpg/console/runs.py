@@ -1,0 +1,204 @@
+"""The commands about runs: start one, list them, show one, its history, cancel, approve, import.
+
+They are thin callers of the same SQL functions that psql can call.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flowpg.client import FlowClient
+from flowpg.console.migrate import SchemaOption
+from flowpg.console.target import DsnOption, open_target
+from flowpg.errors import InvalidArgument
+from flowpg.model import jsontext
+from flowpg.model.inspection import RunRow
+from flowpg.model.jsonl import dump_history, load_history
+from flowpg.model.snapshot import RunStatus
+from flowpg.model.spec import WorkflowSpec
+from flowpg.postgres.schema_check import verify
+from flowpg.postgres.revisions import DEFAULT_SCHEMA
+
+RunArgument = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
+JsonlOption = Annotated[bool, typer.Option("--jsonl", help="Print JSON lines, to keep or import.")]
+ReasonOption = Annotated[str | None, typer.Option(help="Why; the workflow sees it.")]
+
+# Plain text when piped: no borders cut at 80 columns, no colours.
+_out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command()(start)
+    app.command()(runs)
+    app.command()(show)
+    app.command()(history)
+    app.command()(cancel)
+    app.command()(answer)
+    app.command(name="import")(import_history)
+
+
+def start(
+    workflow: Annotated[str, typer.Argument(help="The workflow's name.", show_default=False)],
+    input: Annotated[str, typer.Option(help="The input, as JSON.")] = "null",
+    id: Annotated[str | None, typer.Option(help="The run's id; without one, a new one.")] = None,
+    version: Annotated[str, typer.Option(help="The workflow's version.")] = "1",
+    queue: Annotated[str, typer.Option(help="The queue whose workers drive it.")] = "default",
+    dsn: DsnOption = None,
+    schema: SchemaOption = DEFAULT_SCHEMA,
+) -> None:
+    """Start a run and print its id. The same id with the same input again changes nothing."""
+    value = jsontext.decode(input, "--input")
+    with _client(dsn, schema) as client:
+        spec = WorkflowSpec.python(workflow, version)
+        started = client.start(spec, value, run_id=id, queue=queue)
+        typer.echo(started.run_id)
+        if not started.applied:
+            typer.echo("flowpg: it was started before; nothing was changed", err=True)
+
+
+def runs(
+    status: Annotated[RunStatus | None, typer.Option(help="Only runs of this status.")] = None,
+    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
+    blocked: Annotated[bool, typer.Option("--blocked", help="Only runs that are blocked.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
+    dsn: DsnOption = None,
+    schema: SchemaOption = DEFAULT_SCHEMA,
+) -> None:
+    """List runs, newest first, and count them all."""
+    with _client(dsn, schema) as client:
+        rows = client.list_runs(
+            status=status, workflow_name=workflow, blocked=blocked or None, limit=limit
+        )
+        summary = client.summary()
+    if rows:
+        table = Table("run", "workflow", "status", "events", "created", "blocked on")
+        for row in rows:
+            table.add_row(*_cells(row))
+        _out.print(table)
+    _out.print(
+        f"{summary.total} runs: {summary.pending} pending, {summary.running} running, "
+        f"{summary.suspended} suspended, {summary.cancelling} cancelling, "
+        f"{summary.completed} completed, {summary.failed} failed, {summary.cancelled} cancelled"
+    )
+
+
+def show(run_id: RunArgument, dsn: DsnOption = None, schema: SchemaOption = DEFAULT_SCHEMA) -> None:
+    """Show where a run stands, what it waits for, and how its steps went."""
+    with _client(dsn, schema) as client:
+        row = client.run_info(run_id)
+        snapshot = client.snapshot(run_id)
+        waiting = client.list_open_suspensions(run_id)
+    _out.print(f"[bold]{row.run_id}[/]  {row.workflow_name} version {row.workflow_version}")
+    _out.print(f"status    {row.status}, {row.head_sequence} events, queue {row.queue}")
+    if row.blocked_reason:
+        _out.print(f"blocked   {row.blocked_reason}", markup=False)
+    for item in waiting:
+        until = f" until {item.due_at.isoformat()}" if item.due_at else ""
+        _out.print(f"waits for {item.kind} {item.subject_id}{until}", markup=False)
+    if snapshot.error:
+        _out.print(f"error     {snapshot.error}", markup=False)
+    if snapshot.status is RunStatus.COMPLETED:
+        _out.print(f"output    {jsontext.encode(snapshot.output)}", markup=False)
+    if snapshot.steps:
+        table = Table("step", "name", "status", "attempt", "last error")
+        for step in snapshot.steps.values():
+            attempt = f"{step.attempt} of {step.retry.attempts}"
+            table.add_row(step.step_id, step.step_name, step.status, attempt, step.error or "")
+        _out.print(table)
+
+
+def history(
+    run_id: RunArgument,
+    jsonl: JsonlOption = False,
+    dsn: DsnOption = None,
+    schema: SchemaOption = DEFAULT_SCHEMA,
+) -> None:
+    """Print a run's events. With --jsonl the payloads too, hook tokens among them."""
+    with _client(dsn, schema) as client:
+        events = client.history(run_id)
+    if jsonl:
+        sys.stdout.write(dump_history(events))
+        return
+    table = Table("#", "event", "about", "recorded")
+    for event in events:
+        when = event.recorded_at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        table.add_row(str(event.sequence), event.key, event.subject or "", when)
+    _out.print(table)
+
+
+def cancel(
+    run_id: RunArgument,
+    reason: ReasonOption = None,
+    force: Annotated[bool, typer.Option("--force", help="End it at once, no cleanup.")] = False,
+    dsn: DsnOption = None,
+    schema: SchemaOption = DEFAULT_SCHEMA,
+) -> None:
+    """Ask a run to clean up and end, or with --force end it at once."""
+    with _client(dsn, schema) as client:
+        verb = client.force_cancel if force else client.request_cancellation
+        done = verb(run_id, reason)
+        status = client.run_info(run_id).status
+    said = "it is" if done.applied else "nothing was changed, it is"
+    typer.echo(f"{run_id}: {said} {status}")
+
+
+def answer(
+    run_id: RunArgument,
+    hook_id: Annotated[str, typer.Argument(help="The hook's id.", show_default=False)],
+    payload: Annotated[str, typer.Option(help="The answer, as JSON.")] = "null",
+    dsn: DsnOption = None,
+    schema: SchemaOption = DEFAULT_SCHEMA,
+) -> None:
+    """Answer a hook by run and hook id. The same answer again changes nothing."""
+    value = jsontext.decode(payload, "--payload")
+    with _client(dsn, schema) as client:
+        done = client.resume_hook(run_id, hook_id, value)
+    said = "answered" if done.applied else "was answered so before; nothing was changed"
+    typer.echo(f"{run_id}: hook {hook_id} {said}")
+
+
+def import_history(
+    file: Annotated[Path, typer.Argument(help="JSON lines of one run.", show_default=False)],
+    queue: Annotated[str, typer.Option(help="The queue whose workers drive it.")] = "default",
+    dsn: DsnOption = None,
+    schema: SchemaOption = DEFAULT_SCHEMA,
+) -> None:
+    """Store a run from `flowpg history --jsonl`, under its own id, event ids and times."""
+    try:
+        text = file.read_bytes().decode()
+    except OSError as error:
+        raise InvalidArgument(f"cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{file} is not UTF-8 text") from None
+    events = load_history(text)
+    with _client(dsn, schema) as client:
+        client.import_history(events, queue=queue)
+    typer.echo(f"{events[0].run_id}: {len(events)} events")
+
+
+@contextmanager
+def _client(dsn: str | None, schema: str) -> Iterator[FlowClient]:
+    with open_target(dsn, schema=schema) as target:
+        verify(target.dsn, schema)
+        with FlowClient(target.dsn, schema=schema, max_size=1) as client:
+            yield client
+
+
+def _cells(row: RunRow) -> tuple[Any, ...]:
+    return (
+        row.run_id,
+        row.workflow_name,
+        row.status,
+        str(row.head_sequence),
+        row.created_at.strftime("%Y-%m-%d %H:%M:%S"),
+        row.blocked_reason or "",
+    )
