@@ -24,13 +24,13 @@ class Poll(FlowRuntime):
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """Round n has the step ``check-n`` and the wait ``pause-n``."""
         ctx = invocation.context()
-        for round in range(100):
-            if not ctx.step_completed(f"check-{round}"):
-                return ctx.schedule_step(f"check-{round}", "check_job", {"round": round})
-            if ctx.step_output(f"check-{round}") == "done":
-                return ctx.complete({"rounds": round + 1})
-            if not ctx.wait_completed(f"pause-{round}"):
-                return ctx.sleep(f"pause-{round}", PAUSE)
+        for turn in range(100):
+            if not ctx.step_completed(f"check-{turn}"):
+                return ctx.schedule_step(f"check-{turn}", "check_job", {"round": turn})
+            if ctx.step_output(f"check-{turn}") == "done":
+                return ctx.complete({"rounds": turn + 1})
+            if not ctx.wait_completed(f"pause-{turn}"):
+                return ctx.sleep(f"pause-{turn}", PAUSE)
         return ctx.fail("the job was not done after 100 rounds")
 
     def run_step(self, step: StepInvocation) -> Any:

@@ -24,8 +24,8 @@ from flowpg.model.inspection import RunRow
 from flowpg.model.jsonl import dump_history, load_history
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.spec import WorkflowSpec
-from flowpg.postgres.schema_check import verify
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
+from flowpg.postgres.schema_check import verify
 
 RunArgument = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 JsonlOption = Annotated[bool, typer.Option("--jsonl", help="Print JSON lines, to keep or import.")]
