@@ -16,7 +16,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"replay"}),
     frozenset({"resources"}),
     frozenset({"store", "postgres"}),
-    frozenset({"engine", "authoring"}),
+    frozenset({"engine", "authoring", "client"}),
     frozenset({"fleet", "observe"}),
     frozenset({"console", "web", "testing"}),
 )
