@@ -1,8 +1,10 @@
--- flow_list_runs: the list page, newest first.
--- Arguments: filters, null for no filter (p_blocked true: only blocked runs, false: only others);
---   p_after_created_at and p_after_run_id, taken from the last row of the page before; p_limit,
---   1 to 1000.
--- Locks: none. SQLSTATEs: WF010 limit out of range, or half a cursor. Callers: reader, client.
+-- flow_list_runs: a page of runs, newest first.
+-- Arguments: filters that are null do not filter: p_status, p_workflow_name, p_queue, p_blocked;
+--   p_after_created_at and p_after_run_id, the last row of the page before; p_limit, 1 to 1000.
+-- The text of the statement holds only the filters that are given, so each has the plan that fits
+--   it: by status, by workflow, by blocked, or by time with the rest as a filter.
+-- Order: created_at descending, then run_id. Locks: none. SQLSTATEs: WF010.
+-- Callers: client, worker, reader.
 CREATE FUNCTION flow_list_runs(
     p_status text DEFAULT NULL, p_workflow_name text DEFAULT NULL, p_queue text DEFAULT NULL,
     p_blocked boolean DEFAULT NULL, p_after_created_at timestamptz DEFAULT NULL,
@@ -14,33 +16,34 @@ CREATE FUNCTION flow_list_runs(
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
--- the filters differ from call to call: plan for the ones given
-SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
-#variable_conflict use_column
-DECLARE
-    v_at timestamptz := coalesce(p_after_created_at, 'infinity');
 BEGIN
     PERFORM flow_check_limit(p_limit);
-    IF (p_after_created_at IS NULL) <> (p_after_run_id IS NULL) THEN
-        PERFORM flow_raise_argument('after', 'a cursor is both the time and the id of the last row');
+    IF p_status <> ALL (ARRAY['pending', 'running', 'suspended', 'cancelling', 'completed',
+                              'failed', 'cancelled', 'continued_as_new'])
+    THEN
+        PERFORM flow_raise_argument('p_status', 'there is no such status');
     END IF;
-    RETURN QUERY
-    SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
-           r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at
-      FROM flow_runs AS r
-     WHERE (p_status IS NULL OR r.status = p_status)
-       AND (p_workflow_name IS NULL OR r.workflow_name = p_workflow_name)
-       AND (p_queue IS NULL OR r.queue = p_queue)
-       AND (p_blocked IS NULL OR p_blocked AND r.blocked_reason IS NOT NULL
-            OR NOT p_blocked AND r.blocked_reason IS NULL)
-       AND (r.created_at, r.run_id) < (v_at, coalesce(p_after_run_id, ''))
-     ORDER BY r.created_at DESC, r.run_id DESC
-     LIMIT p_limit;
+    RETURN QUERY EXECUTE concat(
+        'SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
+                r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at
+           FROM flow_runs AS r
+          WHERE r.head_sequence > 0',
+        CASE WHEN p_status IS NOT NULL THEN ' AND r.status = $1' END,
+        CASE WHEN p_workflow_name IS NOT NULL THEN ' AND r.workflow_name = $2' END,
+        CASE WHEN p_queue IS NOT NULL THEN ' AND r.queue = $3' END,
+        CASE p_blocked WHEN true THEN ' AND r.blocked_reason IS NOT NULL'
+                       WHEN false THEN ' AND r.blocked_reason IS NULL' END,
+        CASE WHEN p_after_created_at IS NOT NULL THEN ' AND r.created_at <= $4
+            AND (r.created_at < $4 OR r.run_id > $5)' END,
+        ' ORDER BY r.created_at DESC, r.run_id LIMIT $6')
+    USING p_status, p_workflow_name, p_queue, p_after_created_at, coalesce(p_after_run_id, ''),
+          p_limit;
 END
 $$;
 
 REVOKE EXECUTE ON FUNCTION
     flow_list_runs(text, text, text, boolean, timestamptz, text, integer) FROM PUBLIC;
 COMMENT ON FUNCTION flow_list_runs(text, text, text, boolean, timestamptz, text, integer)
-    IS 'The list page of runs, newest first.';
+    IS 'A page of runs, newest first.';

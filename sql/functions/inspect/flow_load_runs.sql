@@ -1,29 +1,42 @@
--- flow_load_runs: whole histories for the drivers of these runs, one row a run that exists.
--- Arguments: p_run_ids. events is the text of a JSON array of [sequence, event_type, event_id,
---   recorded_at (RFC 3339, UTC), payload] in order: one value to send and one text to decode.
---   wakes is null without an open drive task. db_now is the clock at the read.
--- Locks: none. SQLSTATEs: none. Callers: worker, client.
+-- flow_load_runs: whole histories, for drivers.
+-- Arguments: p_run_ids; unknown runs are left out.
+-- Returns one row a run: head, status, lease epoch, wake count (0 without a task), the database time,
+--   and events, the text of a JSON array in order of
+--   [sequence, type, event id, recorded at (RFC 3339, UTC, microseconds), payload].
+--   All of it is one moment: a wake that is not counted here comes with events that are not here.
+-- Locks: none. SQLSTATEs: none. Callers: worker, reader.
 CREATE FUNCTION flow_load_runs(p_run_ids text[])
 RETURNS TABLE (
     run_id text, head_sequence bigint, status text, lease_epoch bigint, wakes bigint,
     db_now timestamptz, events text
 )
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
-    SELECT r.run_id, r.head_sequence, r.status, r.lease_epoch, t.wakes, c.db_now, h.events
-      FROM (SELECT flow_now() AS db_now) AS c
-     CROSS JOIN unnest(p_run_ids) AS i (run_id)
-      JOIN flow_runs AS r ON r.run_id = i.run_id
-      LEFT JOIN flow_tasks AS t ON t.run_id = r.run_id AND t.kind = 'drive_run'
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := flow_now();
+BEGIN
+    RETURN QUERY
+    SELECT r.run_id, r.head_sequence, r.status, r.lease_epoch, coalesce(t.wakes, 0), v_now, h.events
+      FROM (SELECT DISTINCT u.run_id FROM unnest(p_run_ids) AS u (run_id)) AS i
      CROSS JOIN LATERAL (
-           SELECT '[' || coalesce(string_agg(
-                      '[' || e.sequence || ',' || to_json(e.event_type) || ',"' || e.event_id
-                          || '","' || flow_time_text(e.recorded_at) || '",' || e.payload || ']',
-                      ',' ORDER BY e.sequence), '') || ']' AS events
-             FROM flow_events AS e
-            WHERE e.run_id = r.run_id) AS h
+            SELECT f.run_id, f.head_sequence, f.status, f.lease_epoch
+              FROM flow_runs AS f WHERE f.run_id = i.run_id AND f.head_sequence > 0 LIMIT 1) AS r
+      LEFT JOIN LATERAL (
+            SELECT f.wakes FROM flow_tasks AS f
+             WHERE f.run_id = i.run_id AND f.kind = 'drive_run' LIMIT 1) AS t ON true
+     CROSS JOIN LATERAL (
+            SELECT '[' || string_agg('[' || e.sequence || ',' || to_json(e.event_type) || ',"'
+                       || e.event_id || '","' || flow_time_text(e.recorded_at) || '",'
+                       || e.payload || ']', ',') || ']' AS events
+              FROM (SELECT f.sequence, f.event_type, f.event_id, f.recorded_at, f.payload
+                      FROM flow_events AS f
+                     WHERE f.run_id = i.run_id
+                     ORDER BY f.sequence) AS e) AS h;
+END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_load_runs(text[]) FROM PUBLIC;
-COMMENT ON FUNCTION flow_load_runs(text[]) IS 'Whole histories for the drivers of these runs.';
+COMMENT ON FUNCTION flow_load_runs(text[]) IS 'Whole histories, for drivers.';

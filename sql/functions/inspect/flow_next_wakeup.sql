@@ -1,23 +1,23 @@
--- flow_next_wakeup: the earliest deadline, by time, run, kind and id; no row when nothing is timed.
--- Arguments: none. Locks: none. SQLSTATEs: none. Callers: reader, client, worker.
-CREATE FUNCTION flow_next_wakeup() RETURNS TABLE (
+-- flow_next_wakeup: the earliest deadline, due or not, dispatched or not.
+-- Arguments: none. Returns at most one row, the first by (due_at, run, kind, subject).
+-- Locks: none. SQLSTATEs: none. Callers: client, worker, reader.
+CREATE FUNCTION flow_next_wakeup()
+RETURNS TABLE (
     run_id text, kind text, subject_id text, due_at timestamptz, runtime_build text
 )
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT d.run_id, d.kind, d.subject_id, d.due_at, r.runtime_build
-      FROM (SELECT b.run_id, b.kind, b.subject_id, b.due_at
-              FROM ((SELECT w.run_id, w.kind, w.subject_id, w.due_at FROM scheduled_wakeups AS w
-                      WHERE w.dispatched_at IS NULL
-                      ORDER BY w.due_at, w.run_id, w.kind, w.subject_id LIMIT 1)
-                     UNION ALL
-                    (SELECT w.run_id, w.kind, w.subject_id, w.due_at FROM scheduled_wakeups AS w
-                      WHERE w.dispatched_at IS NOT NULL
-                      ORDER BY w.due_at, w.run_id, w.kind, w.subject_id LIMIT 1)) AS b
-             ORDER BY b.due_at, b.run_id, b.kind, b.subject_id
-             LIMIT 1) AS d
-      JOIN flow_runs AS r ON r.run_id = d.run_id
+      FROM flow_due(NULL, 'infinity', 1) AS d
+      LEFT JOIN LATERAL (
+            SELECT f.runtime_build FROM flow_runs AS f
+             WHERE f.run_id = d.run_id LIMIT 1) AS r ON true;
+END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_next_wakeup() FROM PUBLIC;

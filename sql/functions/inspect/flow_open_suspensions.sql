@@ -1,8 +1,10 @@
--- flow_open_suspensions: what open runs wait for, ordered by run, kind (wait, hook, retry) and id.
--- Arguments: p_run_id, null for all runs; the cursor p_after_*, taken from the last row of the page
---   before; p_limit, 1 to 1000; p_as_of, the time due is judged by, null for now.
---   due is null for a hook that never expires.
--- Locks: none. SQLSTATEs: WF001, WF010. Callers: reader, client.
+-- flow_open_suspensions: what open runs wait for.
+-- Arguments: p_run_id, one run, or null for all; p_after_run_id, p_after_kind and
+--   p_after_subject_id, the last row of the page before (without a kind: everything beyond that
+--   run); p_limit, 1 to 1000; p_as_of, the moment due is judged at, null for now.
+-- Returns run_id, kind (wait, hook or retry), subject_id, due_at, and due: whether the deadline has
+--   passed, null for a hook that never expires. Order: run, kind as listed, subject.
+-- Locks: none. SQLSTATEs: WF001, WF010. Callers: client, worker, reader.
 CREATE FUNCTION flow_open_suspensions(
     p_run_id text DEFAULT NULL, p_after_run_id text DEFAULT '', p_after_kind text DEFAULT '',
     p_after_subject_id text DEFAULT '', p_limit integer DEFAULT 1000,
@@ -10,57 +12,46 @@ CREATE FUNCTION flow_open_suspensions(
 ) RETURNS TABLE (run_id text, kind text, subject_id text, due_at timestamptz, due boolean)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_as_of timestamptz := coalesce(p_as_of, flow_now());
-    v_rank integer := array_position(ARRAY['wait', 'hook', 'retry'], p_after_kind);
+    v_until timestamptz := coalesce(p_as_of, flow_now());
+    v_after text := coalesce(p_after_run_id, '');
+    v_low text := greatest(coalesce(p_run_id, ''), coalesce(p_after_run_id, '') COLLATE "C");
+    v_high text := coalesce(p_run_id, '~');  -- no run id is beyond it
+    v_rank integer := CASE p_after_kind
+        WHEN 'wait' THEN 0 WHEN 'hook' THEN 1 WHEN 'retry' THEN 2 ELSE 3 END;
+    v_subject text := coalesce(p_after_subject_id, '');
 BEGIN
     PERFORM flow_check_limit(p_limit);
-    IF p_run_id IS NOT NULL
-       AND NOT EXISTS (SELECT FROM flow_runs AS r WHERE r.run_id = p_run_id) THEN
-        PERFORM flow_raise_not_found(p_run_id);
+    IF p_run_id IS NOT NULL THEN
+        PERFORM flow_check_exists(p_run_id);
     END IF;
-    -- Each half is cut to its own first page by its key before the two are merged: a run has few
-    -- open items, so whole runs are taken from the cursor's run on.
     RETURN QUERY
-    SELECT s.run_id, s.kind, s.subject_id, s.due_at, s.due_at <= v_as_of
-      FROM (SELECT w.run_id, CASE w.kind WHEN 'wait' THEN 'wait' ELSE 'retry' END AS kind,
-                   CASE w.kind WHEN 'wait' THEN 1 ELSE 3 END AS rank, w.subject_id, w.due_at
-              FROM (SELECT u.run_id, u.kind, u.subject_id, u.due_at FROM scheduled_wakeups AS u
-                     WHERE (p_run_id IS NULL OR u.run_id = p_run_id)
-                       AND u.run_id >= p_after_run_id AND u.kind IN ('wait', 'step_retry')
-                     ORDER BY u.run_id
-                     FETCH FIRST (p_limit + flow_suspensions_of(p_after_run_id)) ROWS WITH TIES)
-                   AS w
-             UNION ALL
-            SELECT h.run_id, 'hook', 2, h.hook_id, h.expires_at
-              FROM (SELECT k.run_id, k.hook_id, k.expires_at FROM flow_active_hooks AS k
-                     WHERE (p_run_id IS NULL OR k.run_id = p_run_id)
-                       AND k.run_id >= p_after_run_id
-                     ORDER BY k.run_id
-                     FETCH FIRST (p_limit + flow_suspensions_of(p_after_run_id)) ROWS WITH TIES)
-                   AS h) AS s
-     WHERE s.run_id > p_after_run_id
-        OR (s.rank, s.subject_id) > (coalesce(v_rank, 0), p_after_subject_id)
+    SELECT s.run_id, CASE s.rank WHEN 0 THEN 'wait' WHEN 1 THEN 'hook' ELSE 'retry' END,
+           s.subject_id, s.due_at, s.due_at <= v_until
+      FROM ((SELECT w.run_id, CASE w.kind WHEN 'wait' THEN 0 ELSE 2 END AS rank, w.subject_id,
+                    w.due_at
+               FROM scheduled_wakeups AS w
+              WHERE w.run_id BETWEEN v_low AND v_high AND w.kind IN ('wait', 'step_retry')
+                AND (w.run_id, CASE w.kind WHEN 'wait' THEN 0 ELSE 2 END, w.subject_id)
+                    > (v_after, v_rank, v_subject)
+              ORDER BY w.run_id, rank, w.subject_id
+              LIMIT p_limit)
+            UNION ALL
+            (SELECT h.run_id, 1 AS rank, h.hook_id, h.expires_at
+               FROM flow_active_hooks AS h
+              WHERE h.run_id BETWEEN v_low AND v_high
+                AND (h.run_id, 1, h.hook_id) > (v_after, v_rank, v_subject)
+              ORDER BY h.run_id, h.hook_id
+              LIMIT p_limit)) AS s (run_id, rank, subject_id, due_at)
      ORDER BY s.run_id, s.rank, s.subject_id
      LIMIT p_limit;
 END
 $$;
 
--- How many items of the cursor's run may have to be skipped.
-CREATE FUNCTION flow_suspensions_of(p_run_id text) RETURNS bigint
-LANGUAGE sql STABLE
-SET search_path FROM CURRENT
-AS $$
-    SELECT (SELECT count(*) FROM scheduled_wakeups AS w WHERE w.run_id = p_run_id)
-         + (SELECT count(*) FROM flow_active_hooks AS h WHERE h.run_id = p_run_id)
-$$;
-
 REVOKE EXECUTE ON FUNCTION
     flow_open_suspensions(text, text, text, text, integer, timestamptz) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION flow_suspensions_of(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_open_suspensions(text, text, text, text, integer, timestamptz)
     IS 'What open runs wait for.';
-COMMENT ON FUNCTION flow_suspensions_of(text) IS 'How many things a run waits for.';

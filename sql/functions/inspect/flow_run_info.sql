@@ -1,6 +1,6 @@
--- flow_run_info: one run's line of the list page, with its lease.
--- Arguments: p_run_id. available_at is when its task may be claimed; null without an open task.
--- Locks: none. SQLSTATEs: WF001. Callers: reader, client.
+-- flow_run_info: one run, as the list page shows it, with its lease and task.
+-- Arguments: p_run_id.
+-- Locks: none. SQLSTATEs: WF001. Callers: client, worker, reader.
 CREATE FUNCTION flow_run_info(p_run_id text)
 RETURNS TABLE (
     run_id text, workflow_name text, workflow_version text, runtime_build text, queue text,
@@ -10,9 +10,11 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
+    PERFORM flow_check_exists(p_run_id);
     RETURN QUERY
     SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
            r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at,
@@ -20,11 +22,8 @@ BEGIN
       FROM flow_runs AS r
       LEFT JOIN flow_tasks AS t ON t.run_id = r.run_id AND t.kind = 'drive_run'
      WHERE r.run_id = p_run_id;
-    IF NOT FOUND THEN
-        PERFORM flow_raise_not_found(p_run_id);
-    END IF;
 END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_run_info(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_run_info(text) IS 'One run''s line of the list page, with its lease.';
+COMMENT ON FUNCTION flow_run_info(text) IS 'One run with its lease and task.';

@@ -12,12 +12,12 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_tasks flow_tasks[];
-    v_more flow_tasks[];
+    v_tasks flow_claim_candidate[];
+    v_more flow_claim_candidate[];
     v_priority integer := -32769;
 BEGIN
     WITH expired AS MATERIALIZED (
-        SELECT t AS task
+        SELECT t.task_id, t.run_id, t.priority, t.available_at
           FROM flow_tasks AS t
          WHERE t.queue = p_queue AND t.lease_owner IS NOT NULL AND t.lease_expires_at <= p_now
            AND t.kind = 'drive_run' AND t.task_id <> ALL (p_seen)
@@ -25,7 +25,8 @@ BEGIN
          LIMIT p_limit
            FOR UPDATE SKIP LOCKED
     )
-    SELECT array_agg(e.task) INTO v_tasks FROM expired AS e;
+    SELECT array_agg(ROW(e.task_id, e.run_id, e.priority, e.available_at)::flow_claim_candidate)
+      INTO v_tasks FROM expired AS e;
     v_tasks := coalesce(v_tasks, '{}');
 
     LOOP
@@ -36,7 +37,7 @@ BEGIN
          LIMIT 1;
         EXIT WHEN NOT FOUND;
         WITH ready AS MATERIALIZED (
-            SELECT t AS task
+            SELECT t.task_id, t.run_id, t.priority, t.available_at
               FROM flow_tasks AS t
              WHERE t.queue = p_queue AND t.lease_owner IS NULL AND t.priority = v_priority
                AND t.available_at <= p_now
@@ -45,7 +46,8 @@ BEGIN
              LIMIT p_limit
                FOR UPDATE SKIP LOCKED
         )
-        SELECT array_agg(r.task) INTO v_more FROM ready AS r;
+        SELECT array_agg(ROW(r.task_id, r.run_id, r.priority, r.available_at)::flow_claim_candidate)
+          INTO v_more FROM ready AS r;
         v_tasks := v_tasks || coalesce(v_more, '{}');
         EXIT WHEN cardinality(v_tasks) >= p_limit;
     END LOOP;

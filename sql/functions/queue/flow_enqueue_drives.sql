@@ -13,7 +13,8 @@ DECLARE
 BEGIN
     INSERT INTO flow_tasks AS t (queue, run_id, available_at, enqueued_at)
     SELECT r.queue, r.run_id, v_now, v_now
-      FROM (SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id) ORDER BY 1) AS g
+      FROM (SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
+             ORDER BY i.run_id) AS g
      CROSS JOIN LATERAL (
             SELECT f.queue, f.run_id FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
         ON CONFLICT (run_id) WHERE kind = 'drive_run' DO UPDATE

@@ -15,19 +15,21 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_until timestamptz := coalesce(p_as_of, flow_now());
-    v_rows scheduled_wakeups[];
+    v_rows flow_due_wakeup[];
     v_runs text[];
 BEGIN
     PERFORM flow_check_limit(p_limit);
     WITH due AS MATERIALIZED (
-        SELECT w AS wakeup
+        SELECT w.run_id, w.kind, w.subject_id, w.due_at
           FROM scheduled_wakeups AS w
          WHERE w.dispatched_at IS NULL AND w.due_at <= v_until
          ORDER BY w.due_at, w.run_id, w.kind, w.subject_id
          LIMIT p_limit
            FOR UPDATE SKIP LOCKED
     )
-    SELECT array_agg(d.wakeup), array_agg(DISTINCT (d.wakeup).run_id) INTO v_rows, v_runs
+    SELECT array_agg(ROW(d.run_id, d.kind, d.subject_id, d.due_at)::flow_due_wakeup),
+           array_agg(DISTINCT d.run_id)
+      INTO v_rows, v_runs
       FROM due AS d;
     IF v_rows IS NULL THEN
         RETURN;
