@@ -670,10 +670,10 @@ CREATE TABLE flow_runs (
 
 -- The list page, newest first, whole or by one filter. Nothing an ordinary append changes is
 -- indexed, so a step stays a heap-only update.
-CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id DESC);
-CREATE INDEX flow_runs_status_idx ON flow_runs (status, created_at DESC, run_id DESC);
-CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC, run_id DESC);
-CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id DESC)
+CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id);
+CREATE INDEX flow_runs_status_idx ON flow_runs (status, created_at DESC, run_id);
+CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC, run_id);
+CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id)
     WHERE blocked_reason IS NOT NULL;
 
 COMMENT ON TABLE flow_runs IS 'One row a run: head of the stream, fence, and what the list page shows.';
@@ -1979,7 +1979,8 @@ DECLARE
 BEGIN
     INSERT INTO flow_tasks AS t (queue, run_id, available_at, enqueued_at)
     SELECT r.queue, r.run_id, v_now, v_now
-      FROM (SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id) ORDER BY 1) AS g
+      FROM (SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
+             ORDER BY i.run_id) AS g
      CROSS JOIN LATERAL (
             SELECT f.queue, f.run_id FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
         ON CONFLICT (run_id) WHERE kind = 'drive_run' DO UPDATE
@@ -3241,73 +3242,105 @@ COMMENT ON FUNCTION flow_dispose_expired_hooks(timestamptz, integer, text)
     IS 'Disposes every hook whose expiry has passed.';
 
 -- sql/functions/inspect/flow_load_runs.sql
--- flow_load_runs: whole histories for the drivers of these runs, one row a run that exists.
--- Arguments: p_run_ids. events is the text of a JSON array of [sequence, event_type, event_id,
---   recorded_at (RFC 3339, UTC), payload] in order: one value to send and one text to decode.
---   wakes is null without an open drive task. db_now is the clock at the read.
--- Locks: none. SQLSTATEs: none. Callers: worker, client.
+-- flow_load_runs: whole histories, for drivers.
+-- Arguments: p_run_ids; unknown runs are left out.
+-- Returns one row a run: head, status, lease epoch, wake count (0 without a task), the database time,
+--   and events, the text of a JSON array in order of
+--   [sequence, type, event id, recorded at (RFC 3339, UTC, microseconds), payload].
+--   All of it is one moment: a wake that is not counted here comes with events that are not here.
+-- Locks: none. SQLSTATEs: none. Callers: worker, reader.
 CREATE FUNCTION flow_load_runs(p_run_ids text[])
 RETURNS TABLE (
     run_id text, head_sequence bigint, status text, lease_epoch bigint, wakes bigint,
     db_now timestamptz, events text
 )
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
-    SELECT r.run_id, r.head_sequence, r.status, r.lease_epoch, t.wakes, c.db_now, h.events
-      FROM (SELECT flow_now() AS db_now) AS c
-     CROSS JOIN unnest(p_run_ids) AS i (run_id)
-      JOIN flow_runs AS r ON r.run_id = i.run_id
-      LEFT JOIN flow_tasks AS t ON t.run_id = r.run_id AND t.kind = 'drive_run'
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := flow_now();
+BEGIN
+    RETURN QUERY
+    SELECT r.run_id, r.head_sequence, r.status, r.lease_epoch, coalesce(t.wakes, 0), v_now, h.events
+      FROM (SELECT DISTINCT u.run_id FROM unnest(p_run_ids) AS u (run_id)) AS i
      CROSS JOIN LATERAL (
-           SELECT '[' || coalesce(string_agg(
-                      '[' || e.sequence || ',' || to_json(e.event_type) || ',"' || e.event_id
-                          || '","' || flow_time_text(e.recorded_at) || '",' || e.payload || ']',
-                      ',' ORDER BY e.sequence), '') || ']' AS events
-             FROM flow_events AS e
-            WHERE e.run_id = r.run_id) AS h
+            SELECT f.run_id, f.head_sequence, f.status, f.lease_epoch
+              FROM flow_runs AS f WHERE f.run_id = i.run_id AND f.head_sequence > 0 LIMIT 1) AS r
+      LEFT JOIN LATERAL (
+            SELECT f.wakes FROM flow_tasks AS f
+             WHERE f.run_id = i.run_id AND f.kind = 'drive_run' LIMIT 1) AS t ON true
+     CROSS JOIN LATERAL (
+            SELECT '[' || string_agg('[' || e.sequence || ',' || to_json(e.event_type) || ',"'
+                       || e.event_id || '","' || flow_time_text(e.recorded_at) || '",'
+                       || e.payload || ']', ',') || ']' AS events
+              FROM (SELECT f.sequence, f.event_type, f.event_id, f.recorded_at, f.payload
+                      FROM flow_events AS f
+                     WHERE f.run_id = i.run_id
+                     ORDER BY f.sequence) AS e) AS h;
+END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_load_runs(text[]) FROM PUBLIC;
-COMMENT ON FUNCTION flow_load_runs(text[]) IS 'Whole histories for the drivers of these runs.';
+COMMENT ON FUNCTION flow_load_runs(text[]) IS 'Whole histories, for drivers.';
 
 -- sql/functions/inspect/flow_history.sql
--- flow_history: a page of a run's events, as stored.
--- Arguments: p_run_id; p_after, the last sequence already seen; p_limit, 1 to 1000.
--- Locks: none. SQLSTATEs: WF001 unknown run; WF010 limit out of range. Callers: reader, client.
-CREATE FUNCTION flow_history(p_run_id text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 1000)
-RETURNS TABLE (
+-- flow_history: a page of a run's events.
+-- Arguments: p_run_id; p_after, events beyond this sequence; p_limit, 1 to 1000.
+-- Returns the events in order; payload is the event without its type, its text as it was stored;
+--   schema_version null means that the envelope had none, which is read as 1.
+-- Locks: none. SQLSTATEs: WF001, WF010. Callers: client, worker, reader.
+CREATE FUNCTION flow_history(
+    p_run_id text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 1000
+) RETURNS TABLE (
     run_id text, sequence bigint, event_id uuid, event_type text, payload text,
     recorded_at timestamptz, schema_version smallint
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM flow_check_limit(p_limit);
-    IF NOT EXISTS (SELECT FROM flow_runs AS r WHERE r.run_id = p_run_id) THEN
-        PERFORM flow_raise_not_found(p_run_id);
-    END IF;
+    PERFORM flow_check_exists(p_run_id);
     RETURN QUERY
     SELECT e.run_id, e.sequence, e.event_id, e.event_type, e.payload::text, e.recorded_at,
            e.schema_version
       FROM flow_events AS e
-     WHERE e.run_id = p_run_id AND e.sequence > p_after
+     WHERE e.run_id = p_run_id AND e.sequence > coalesce(p_after, 0)
      ORDER BY e.sequence
      LIMIT p_limit;
 END
 $$;
 
+-- Raises WF001 unless the run exists.
+CREATE FUNCTION flow_check_exists(p_run_id text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM FROM flow_runs AS r WHERE r.run_id = p_run_id AND r.head_sequence > 0;
+    IF NOT FOUND THEN
+        PERFORM flow_raise_not_found(p_run_id);
+    END IF;
+END
+$$;
+
 REVOKE EXECUTE ON FUNCTION flow_history(text, bigint, integer) FROM PUBLIC;
-COMMENT ON FUNCTION flow_history(text, bigint, integer) IS 'A page of a run''s events, as stored.';
+REVOKE EXECUTE ON FUNCTION flow_check_exists(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_history(text, bigint, integer) IS 'A page of a run''s events.';
+COMMENT ON FUNCTION flow_check_exists(text) IS 'Raises WF001 unless the run exists.';
 
 -- sql/functions/inspect/flow_list_runs.sql
--- flow_list_runs: the list page, newest first.
--- Arguments: filters, null for no filter (p_blocked true: only blocked runs, false: only others);
---   p_after_created_at and p_after_run_id, taken from the last row of the page before; p_limit,
---   1 to 1000.
--- Locks: none. SQLSTATEs: WF010 limit out of range, or half a cursor. Callers: reader, client.
+-- flow_list_runs: a page of runs, newest first.
+-- Arguments: filters that are null do not filter: p_status, p_workflow_name, p_queue, p_blocked;
+--   p_after_created_at and p_after_run_id, the last row of the page before; p_limit, 1 to 1000.
+-- The text of the statement holds only the filters that are given, so each has the plan that fits
+--   it: by status, by workflow, by blocked, or by time with the rest as a filter.
+-- Order: created_at descending, then run_id. Locks: none. SQLSTATEs: WF010.
+-- Callers: client, worker, reader.
 CREATE FUNCTION flow_list_runs(
     p_status text DEFAULT NULL, p_workflow_name text DEFAULT NULL, p_queue text DEFAULT NULL,
     p_blocked boolean DEFAULT NULL, p_after_created_at timestamptz DEFAULT NULL,
@@ -3319,51 +3352,57 @@ CREATE FUNCTION flow_list_runs(
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
--- the filters differ from call to call: plan for the ones given
-SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
-#variable_conflict use_column
-DECLARE
-    v_at timestamptz := coalesce(p_after_created_at, 'infinity');
 BEGIN
     PERFORM flow_check_limit(p_limit);
-    IF (p_after_created_at IS NULL) <> (p_after_run_id IS NULL) THEN
-        PERFORM flow_raise_argument('after', 'a cursor is both the time and the id of the last row');
+    IF p_status <> ALL (ARRAY['pending', 'running', 'suspended', 'cancelling', 'completed',
+                              'failed', 'cancelled', 'continued_as_new'])
+    THEN
+        PERFORM flow_raise_argument('p_status', 'there is no such status');
     END IF;
-    RETURN QUERY
-    SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
-           r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at
-      FROM flow_runs AS r
-     WHERE (p_status IS NULL OR r.status = p_status)
-       AND (p_workflow_name IS NULL OR r.workflow_name = p_workflow_name)
-       AND (p_queue IS NULL OR r.queue = p_queue)
-       AND (p_blocked IS NULL OR p_blocked AND r.blocked_reason IS NOT NULL
-            OR NOT p_blocked AND r.blocked_reason IS NULL)
-       AND (r.created_at, r.run_id) < (v_at, coalesce(p_after_run_id, ''))
-     ORDER BY r.created_at DESC, r.run_id DESC
-     LIMIT p_limit;
+    RETURN QUERY EXECUTE concat(
+        'SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
+                r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at
+           FROM flow_runs AS r
+          WHERE r.head_sequence > 0',
+        CASE WHEN p_status IS NOT NULL THEN ' AND r.status = $1' END,
+        CASE WHEN p_workflow_name IS NOT NULL THEN ' AND r.workflow_name = $2' END,
+        CASE WHEN p_queue IS NOT NULL THEN ' AND r.queue = $3' END,
+        CASE p_blocked WHEN true THEN ' AND r.blocked_reason IS NOT NULL'
+                       WHEN false THEN ' AND r.blocked_reason IS NULL' END,
+        CASE WHEN p_after_created_at IS NOT NULL THEN ' AND r.created_at <= $4
+            AND (r.created_at < $4 OR r.run_id > $5)' END,
+        ' ORDER BY r.created_at DESC, r.run_id LIMIT $6')
+    USING p_status, p_workflow_name, p_queue, p_after_created_at, coalesce(p_after_run_id, ''),
+          p_limit;
 END
 $$;
 
 REVOKE EXECUTE ON FUNCTION
     flow_list_runs(text, text, text, boolean, timestamptz, text, integer) FROM PUBLIC;
 COMMENT ON FUNCTION flow_list_runs(text, text, text, boolean, timestamptz, text, integer)
-    IS 'The list page of runs, newest first.';
+    IS 'A page of runs, newest first.';
 
 -- sql/functions/inspect/flow_list_run_ids.sql
--- flow_list_run_ids: run ids in byte order, a page at a time.
--- Arguments: p_after, the last id already seen; p_limit, 1 to 1000.
--- Locks: none. SQLSTATEs: WF010. Callers: reader, client.
+-- flow_list_run_ids: run ids in byte order.
+-- Arguments: p_after, ids beyond this one; p_limit, 1 to 1000.
+-- Locks: none. SQLSTATEs: WF010. Callers: client, worker, reader.
 CREATE FUNCTION flow_list_run_ids(p_after text DEFAULT '', p_limit integer DEFAULT 1000)
 RETURNS TABLE (run_id text)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM flow_check_limit(p_limit);
     RETURN QUERY
-    SELECT r.run_id FROM flow_runs AS r WHERE r.run_id > p_after ORDER BY r.run_id LIMIT p_limit;
+    SELECT r.run_id
+      FROM flow_runs AS r
+     WHERE r.run_id > coalesce(p_after, '') AND r.head_sequence > 0
+     ORDER BY r.run_id
+     LIMIT p_limit;
 END
 $$;
 
@@ -3371,9 +3410,9 @@ REVOKE EXECUTE ON FUNCTION flow_list_run_ids(text, integer) FROM PUBLIC;
 COMMENT ON FUNCTION flow_list_run_ids(text, integer) IS 'Run ids in byte order.';
 
 -- sql/functions/inspect/flow_run_info.sql
--- flow_run_info: one run's line of the list page, with its lease.
--- Arguments: p_run_id. available_at is when its task may be claimed; null without an open task.
--- Locks: none. SQLSTATEs: WF001. Callers: reader, client.
+-- flow_run_info: one run, as the list page shows it, with its lease and task.
+-- Arguments: p_run_id.
+-- Locks: none. SQLSTATEs: WF001. Callers: client, worker, reader.
 CREATE FUNCTION flow_run_info(p_run_id text)
 RETURNS TABLE (
     run_id text, workflow_name text, workflow_version text, runtime_build text, queue text,
@@ -3383,9 +3422,11 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
+    PERFORM flow_check_exists(p_run_id);
     RETURN QUERY
     SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
            r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at,
@@ -3393,65 +3434,59 @@ BEGIN
       FROM flow_runs AS r
       LEFT JOIN flow_tasks AS t ON t.run_id = r.run_id AND t.kind = 'drive_run'
      WHERE r.run_id = p_run_id;
-    IF NOT FOUND THEN
-        PERFORM flow_raise_not_found(p_run_id);
-    END IF;
 END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_run_info(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_run_info(text) IS 'One run''s line of the list page, with its lease.';
+COMMENT ON FUNCTION flow_run_info(text) IS 'One run with its lease and task.';
 
 -- sql/functions/inspect/flow_run_summary.sql
 -- flow_run_summary: how many runs stand where, and what the open ones wait for.
--- Arguments: none. pending_retries counts delayed retries. Reads the status index and the small
---   projections, never a history.
--- Locks: none. SQLSTATEs: none. Callers: reader, client.
+-- Arguments: none. Counts the whole of flow_runs by its status index, so its cost grows with the
+--   number of runs; the other counts are over open things only. pending_retries are delayed retries.
+-- Locks: none. SQLSTATEs: none. Callers: client, worker, reader.
 CREATE FUNCTION flow_run_summary()
 RETURNS TABLE (
     total bigint, pending bigint, running bigint, suspended bigint, cancelling bigint,
     completed bigint, failed bigint, cancelled bigint, continued_as_new bigint, terminal bigint,
     non_terminal bigint, open_waits bigint, active_hooks bigint, pending_retries bigint
 )
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
-    SELECT s.total, s.pending, s.running, s.suspended, s.cancelling, s.completed, s.failed,
-           s.cancelled, s.continued_as_new,
-           s.completed + s.failed + s.cancelled + s.continued_as_new,
-           s.pending + s.running + s.suspended + s.cancelling,
-           w.open_waits, h.active_hooks, w.pending_retries
-      FROM (SELECT coalesce(sum(g.amount), 0)::bigint AS total,
-                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'pending'), 0)::bigint AS pending,
-                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'running'), 0)::bigint AS running,
-                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'suspended'), 0)::bigint
-                       AS suspended,
-                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'cancelling'), 0)::bigint
-                       AS cancelling,
-                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'completed'), 0)::bigint
-                       AS completed,
-                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'failed'), 0)::bigint AS failed,
-                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'cancelled'), 0)::bigint
-                       AS cancelled,
-                   coalesce(sum(g.amount) FILTER (WHERE g.status = 'continued_as_new'), 0)::bigint
-                       AS continued_as_new
-              FROM (SELECT r.status, count(*) AS amount FROM flow_runs AS r GROUP BY r.status) AS g
-           ) AS s
-     CROSS JOIN (SELECT count(*) FILTER (WHERE u.kind = 'wait') AS open_waits,
-                        count(*) FILTER (WHERE u.kind = 'step_retry') AS pending_retries
-                   FROM scheduled_wakeups AS u) AS w
-     CROSS JOIN (SELECT count(*) AS active_hooks FROM flow_active_hooks) AS h
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT coalesce(sum(s.n), 0)::bigint,
+           coalesce(sum(s.n) FILTER (WHERE s.status = 'pending'), 0)::bigint,
+           coalesce(sum(s.n) FILTER (WHERE s.status = 'running'), 0)::bigint,
+           coalesce(sum(s.n) FILTER (WHERE s.status = 'suspended'), 0)::bigint,
+           coalesce(sum(s.n) FILTER (WHERE s.status = 'cancelling'), 0)::bigint,
+           coalesce(sum(s.n) FILTER (WHERE s.status = 'completed'), 0)::bigint,
+           coalesce(sum(s.n) FILTER (WHERE s.status = 'failed'), 0)::bigint,
+           coalesce(sum(s.n) FILTER (WHERE s.status = 'cancelled'), 0)::bigint,
+           coalesce(sum(s.n) FILTER (WHERE s.status = 'continued_as_new'), 0)::bigint,
+           coalesce(sum(s.n) FILTER (WHERE flow_is_terminal(s.status)), 0)::bigint,
+           coalesce(sum(s.n) FILTER (WHERE NOT flow_is_terminal(s.status)), 0)::bigint,
+           (SELECT count(*) FROM scheduled_wakeups AS w WHERE w.kind = 'wait'),
+           (SELECT count(*) FROM flow_active_hooks AS h),
+           (SELECT count(*) FROM scheduled_wakeups AS w WHERE w.kind = 'step_retry')
+      FROM (SELECT r.status, count(*) AS n FROM flow_runs AS r GROUP BY r.status) AS s;
+END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_run_summary() FROM PUBLIC;
-COMMENT ON FUNCTION flow_run_summary() IS 'How many runs stand where, and what they wait for.';
+COMMENT ON FUNCTION flow_run_summary() IS 'How many runs stand where, and what the open ones wait for.';
 
 -- sql/functions/inspect/flow_open_suspensions.sql
--- flow_open_suspensions: what open runs wait for, ordered by run, kind (wait, hook, retry) and id.
--- Arguments: p_run_id, null for all runs; the cursor p_after_*, taken from the last row of the page
---   before; p_limit, 1 to 1000; p_as_of, the time due is judged by, null for now.
---   due is null for a hook that never expires.
--- Locks: none. SQLSTATEs: WF001, WF010. Callers: reader, client.
+-- flow_open_suspensions: what open runs wait for.
+-- Arguments: p_run_id, one run, or null for all; p_after_run_id, p_after_kind and
+--   p_after_subject_id, the last row of the page before (without a kind: everything beyond that
+--   run); p_limit, 1 to 1000; p_as_of, the moment due is judged at, null for now.
+-- Returns run_id, kind (wait, hook or retry), subject_id, due_at, and due: whether the deadline has
+--   passed, null for a hook that never expires. Order: run, kind as listed, subject.
+-- Locks: none. SQLSTATEs: WF001, WF010. Callers: client, worker, reader.
 CREATE FUNCTION flow_open_suspensions(
     p_run_id text DEFAULT NULL, p_after_run_id text DEFAULT '', p_after_kind text DEFAULT '',
     p_after_subject_id text DEFAULT '', p_limit integer DEFAULT 1000,
@@ -3459,66 +3494,55 @@ CREATE FUNCTION flow_open_suspensions(
 ) RETURNS TABLE (run_id text, kind text, subject_id text, due_at timestamptz, due boolean)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_as_of timestamptz := coalesce(p_as_of, flow_now());
-    v_rank integer := array_position(ARRAY['wait', 'hook', 'retry'], p_after_kind);
+    v_until timestamptz := coalesce(p_as_of, flow_now());
+    v_after text := coalesce(p_after_run_id, '');
+    v_low text := greatest(coalesce(p_run_id, ''), coalesce(p_after_run_id, '') COLLATE "C");
+    v_high text := coalesce(p_run_id, '~');  -- no run id is beyond it
+    v_rank integer := CASE p_after_kind
+        WHEN 'wait' THEN 0 WHEN 'hook' THEN 1 WHEN 'retry' THEN 2 ELSE 3 END;
+    v_subject text := coalesce(p_after_subject_id, '');
 BEGIN
     PERFORM flow_check_limit(p_limit);
-    IF p_run_id IS NOT NULL
-       AND NOT EXISTS (SELECT FROM flow_runs AS r WHERE r.run_id = p_run_id) THEN
-        PERFORM flow_raise_not_found(p_run_id);
+    IF p_run_id IS NOT NULL THEN
+        PERFORM flow_check_exists(p_run_id);
     END IF;
-    -- Each half is cut to its own first page by its key before the two are merged: a run has few
-    -- open items, so whole runs are taken from the cursor's run on.
     RETURN QUERY
-    SELECT s.run_id, s.kind, s.subject_id, s.due_at, s.due_at <= v_as_of
-      FROM (SELECT w.run_id, CASE w.kind WHEN 'wait' THEN 'wait' ELSE 'retry' END AS kind,
-                   CASE w.kind WHEN 'wait' THEN 1 ELSE 3 END AS rank, w.subject_id, w.due_at
-              FROM (SELECT u.run_id, u.kind, u.subject_id, u.due_at FROM scheduled_wakeups AS u
-                     WHERE (p_run_id IS NULL OR u.run_id = p_run_id)
-                       AND u.run_id >= p_after_run_id AND u.kind IN ('wait', 'step_retry')
-                     ORDER BY u.run_id
-                     FETCH FIRST (p_limit + flow_suspensions_of(p_after_run_id)) ROWS WITH TIES)
-                   AS w
-             UNION ALL
-            SELECT h.run_id, 'hook', 2, h.hook_id, h.expires_at
-              FROM (SELECT k.run_id, k.hook_id, k.expires_at FROM flow_active_hooks AS k
-                     WHERE (p_run_id IS NULL OR k.run_id = p_run_id)
-                       AND k.run_id >= p_after_run_id
-                     ORDER BY k.run_id
-                     FETCH FIRST (p_limit + flow_suspensions_of(p_after_run_id)) ROWS WITH TIES)
-                   AS h) AS s
-     WHERE s.run_id > p_after_run_id
-        OR (s.rank, s.subject_id) > (coalesce(v_rank, 0), p_after_subject_id)
+    SELECT s.run_id, CASE s.rank WHEN 0 THEN 'wait' WHEN 1 THEN 'hook' ELSE 'retry' END,
+           s.subject_id, s.due_at, s.due_at <= v_until
+      FROM ((SELECT w.run_id, CASE w.kind WHEN 'wait' THEN 0 ELSE 2 END AS rank, w.subject_id,
+                    w.due_at
+               FROM scheduled_wakeups AS w
+              WHERE w.run_id BETWEEN v_low AND v_high AND w.kind IN ('wait', 'step_retry')
+                AND (w.run_id, CASE w.kind WHEN 'wait' THEN 0 ELSE 2 END, w.subject_id)
+                    > (v_after, v_rank, v_subject)
+              ORDER BY w.run_id, rank, w.subject_id
+              LIMIT p_limit)
+            UNION ALL
+            (SELECT h.run_id, 1 AS rank, h.hook_id, h.expires_at
+               FROM flow_active_hooks AS h
+              WHERE h.run_id BETWEEN v_low AND v_high
+                AND (h.run_id, 1, h.hook_id) > (v_after, v_rank, v_subject)
+              ORDER BY h.run_id, h.hook_id
+              LIMIT p_limit)) AS s (run_id, rank, subject_id, due_at)
      ORDER BY s.run_id, s.rank, s.subject_id
      LIMIT p_limit;
 END
 $$;
 
--- How many items of the cursor's run may have to be skipped.
-CREATE FUNCTION flow_suspensions_of(p_run_id text) RETURNS bigint
-LANGUAGE sql STABLE
-SET search_path FROM CURRENT
-AS $$
-    SELECT (SELECT count(*) FROM scheduled_wakeups AS w WHERE w.run_id = p_run_id)
-         + (SELECT count(*) FROM flow_active_hooks AS h WHERE h.run_id = p_run_id)
-$$;
-
 REVOKE EXECUTE ON FUNCTION
     flow_open_suspensions(text, text, text, text, integer, timestamptz) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION flow_suspensions_of(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_open_suspensions(text, text, text, text, integer, timestamptz)
     IS 'What open runs wait for.';
-COMMENT ON FUNCTION flow_suspensions_of(text) IS 'How many things a run waits for.';
 
 -- sql/functions/inspect/flow_list_active_hooks.sql
--- flow_list_active_hooks: hooks that can be answered, ordered by run and hook.
--- Arguments: p_run_id, null for all runs; the cursor p_after_*; p_limit, 1 to 1000.
---   The token is a credential: grant this function only to who may answer hooks.
--- Locks: none. SQLSTATEs: WF001, WF010. Callers: client.
+-- flow_list_active_hooks: the hooks that can be answered. The rows hold tokens, which are secrets.
+-- Arguments: p_run_id, one run, or null for all; p_after_run_id and p_after_hook_id, the last row of
+--   the page before; p_limit, 1 to 1000. Order: run, hook.
+-- Locks: none. SQLSTATEs: WF001, WF010. Callers: client, worker.
 CREATE FUNCTION flow_list_active_hooks(
     p_run_id text DEFAULT NULL, p_after_run_id text DEFAULT '', p_after_hook_id text DEFAULT '',
     p_limit integer DEFAULT 1000
@@ -3528,20 +3552,22 @@ CREATE FUNCTION flow_list_active_hooks(
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    v_low text := coalesce(p_run_id, '');
+    v_high text := coalesce(p_run_id, '~');  -- no run id is beyond it
 BEGIN
     PERFORM flow_check_limit(p_limit);
-    IF p_run_id IS NOT NULL
-       AND NOT EXISTS (SELECT FROM flow_runs AS r WHERE r.run_id = p_run_id) THEN
-        PERFORM flow_raise_not_found(p_run_id);
+    IF p_run_id IS NOT NULL THEN
+        PERFORM flow_check_exists(p_run_id);
     END IF;
     RETURN QUERY
     SELECT h.run_id, h.hook_id, h.token, h.metadata, h.expires_at, h.created_at
       FROM flow_active_hooks AS h
-     WHERE (p_run_id IS NULL OR h.run_id = p_run_id)
-       AND (h.run_id, h.hook_id) > (p_after_run_id, p_after_hook_id)
+     WHERE h.run_id BETWEEN v_low AND v_high
+       AND (h.run_id, h.hook_id) > (coalesce(p_after_run_id, ''), coalesce(p_after_hook_id, ''))
      ORDER BY h.run_id, h.hook_id
      LIMIT p_limit;
 END
@@ -3549,27 +3575,33 @@ $$;
 
 REVOKE EXECUTE ON FUNCTION flow_list_active_hooks(text, text, text, integer) FROM PUBLIC;
 COMMENT ON FUNCTION flow_list_active_hooks(text, text, text, integer)
-    IS 'Hooks that can be answered.';
+    IS 'The hooks that can be answered, with their tokens.';
 
 -- sql/functions/inspect/flow_find_hook.sql
--- flow_find_hook: which active hook has this token; no row if none has.
--- Arguments: p_token. Equality through the hash index, so the length of the token does not matter.
--- Locks: none. SQLSTATEs: none. Callers: client.
+-- flow_find_hook: the run and hook that have a token, among the active ones.
+-- Arguments: p_token, the bearer token. Returns no row when there is none.
+-- Locks: none. SQLSTATEs: none. Callers: client, worker.
 CREATE FUNCTION flow_find_hook(p_token text) RETURNS TABLE (run_id text, hook_id text)
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off
 AS $$
-    SELECT h.run_id, h.hook_id FROM flow_active_hooks AS h WHERE h.token = p_token
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT h.run_id, h.hook_id FROM flow_active_hooks AS h WHERE h.token = p_token;
+END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_find_hook(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_find_hook(text) IS 'Which active hook has this token.';
+COMMENT ON FUNCTION flow_find_hook(text) IS 'The run and hook that have a token.';
 
 -- sql/functions/inspect/flow_due_wakeups.sql
--- flow_due_wakeups: deadlines that have passed, the earliest p_limit of them, ordered by kind, run
---   and id; whether a task was already made of them does not matter.
--- Arguments: p_as_of, null for now; p_limit, 1 to 1000; p_kind, null for all kinds.
--- Locks: none. SQLSTATEs: WF010. Callers: reader, client.
+-- flow_due_wakeups: the earliest deadlines that have passed, dispatched or not.
+-- Arguments: p_as_of, due until then, null for now; p_limit, 1 to 1000; p_kind, one kind (wait,
+--   step_retry, hook_expiry), or null for all.
+-- Order: kind, run, subject, among the p_limit earliest.
+-- Locks: none. SQLSTATEs: WF010. Callers: client, worker, reader.
 CREATE FUNCTION flow_due_wakeups(
     p_as_of timestamptz DEFAULT NULL, p_limit integer DEFAULT 1000, p_kind text DEFAULT NULL
 ) RETURNS TABLE (
@@ -3577,61 +3609,681 @@ CREATE FUNCTION flow_due_wakeups(
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
 #variable_conflict use_column
-DECLARE
-    v_as_of timestamptz := coalesce(p_as_of, flow_now());
 BEGIN
     PERFORM flow_check_limit(p_limit);
-    -- The two partial indexes split the table; each half is read in order and cut.
     RETURN QUERY
     SELECT d.run_id, d.kind, d.subject_id, d.due_at, r.runtime_build
-      FROM (SELECT b.run_id, b.kind, b.subject_id, b.due_at
-              FROM ((SELECT w.run_id, w.kind, w.subject_id, w.due_at FROM scheduled_wakeups AS w
-                      WHERE w.dispatched_at IS NULL AND w.due_at <= v_as_of
-                        AND (p_kind IS NULL OR w.kind = p_kind)
-                      ORDER BY w.due_at, w.run_id, w.kind, w.subject_id LIMIT p_limit)
-                     UNION ALL
-                    (SELECT w.run_id, w.kind, w.subject_id, w.due_at FROM scheduled_wakeups AS w
-                      WHERE w.dispatched_at IS NOT NULL AND w.due_at <= v_as_of
-                        AND (p_kind IS NULL OR w.kind = p_kind)
-                      ORDER BY w.due_at, w.run_id, w.kind, w.subject_id LIMIT p_limit)) AS b
-             ORDER BY b.due_at, b.run_id, b.kind, b.subject_id
-             LIMIT p_limit) AS d
-      JOIN flow_runs AS r ON r.run_id = d.run_id
-     ORDER BY d.kind, d.run_id, d.subject_id;
+      FROM flow_due(p_kind, coalesce(p_as_of, flow_now()), p_limit) AS d
+      LEFT JOIN LATERAL (
+            SELECT f.runtime_build FROM flow_runs AS f
+             WHERE f.run_id = d.run_id LIMIT 1) AS r ON true
+     ORDER BY d.kind COLLATE "C", d.run_id COLLATE "C", d.subject_id COLLATE "C";
 END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_due_wakeups(timestamptz, integer, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_due_wakeups(timestamptz, integer, text) IS 'Deadlines that have passed.';
+COMMENT ON FUNCTION flow_due_wakeups(timestamptz, integer, text)
+    IS 'The earliest deadlines that have passed.';
 
 -- sql/functions/inspect/flow_next_wakeup.sql
--- flow_next_wakeup: the earliest deadline, by time, run, kind and id; no row when nothing is timed.
--- Arguments: none. Locks: none. SQLSTATEs: none. Callers: reader, client, worker.
-CREATE FUNCTION flow_next_wakeup() RETURNS TABLE (
+-- flow_next_wakeup: the earliest deadline, due or not, dispatched or not.
+-- Arguments: none. Returns at most one row, the first by (due_at, run, kind, subject).
+-- Locks: none. SQLSTATEs: none. Callers: client, worker, reader.
+CREATE FUNCTION flow_next_wakeup()
+RETURNS TABLE (
     run_id text, kind text, subject_id text, due_at timestamptz, runtime_build text
 )
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT d.run_id, d.kind, d.subject_id, d.due_at, r.runtime_build
-      FROM (SELECT b.run_id, b.kind, b.subject_id, b.due_at
-              FROM ((SELECT w.run_id, w.kind, w.subject_id, w.due_at FROM scheduled_wakeups AS w
-                      WHERE w.dispatched_at IS NULL
-                      ORDER BY w.due_at, w.run_id, w.kind, w.subject_id LIMIT 1)
-                     UNION ALL
-                    (SELECT w.run_id, w.kind, w.subject_id, w.due_at FROM scheduled_wakeups AS w
-                      WHERE w.dispatched_at IS NOT NULL
-                      ORDER BY w.due_at, w.run_id, w.kind, w.subject_id LIMIT 1)) AS b
-             ORDER BY b.due_at, b.run_id, b.kind, b.subject_id
-             LIMIT 1) AS d
-      JOIN flow_runs AS r ON r.run_id = d.run_id
+      FROM flow_due(NULL, 'infinity', 1) AS d
+      LEFT JOIN LATERAL (
+            SELECT f.runtime_build FROM flow_runs AS f
+             WHERE f.run_id = d.run_id LIMIT 1) AS r ON true;
+END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_next_wakeup() FROM PUBLIC;
 COMMENT ON FUNCTION flow_next_wakeup() IS 'The earliest deadline.';
+
+-- sql/types/flow_claim_candidate.sql
+-- flow_claim_candidate: a task whose row a claim has locked, with what orders it among others.
+CREATE TYPE flow_claim_candidate AS (
+    task_id bigint,
+    run_id text,
+    priority smallint,
+    available_at timestamptz
+);
+
+COMMENT ON TYPE flow_claim_candidate IS 'A task whose row a claim has locked.';
+
+-- sql/functions/queue/flow_claim_candidates.sql
+-- flow_claim_candidates: locks the rows of the next tasks that can be claimed.
+-- Arguments: p_queue, p_limit, p_now; p_seen, tasks that were looked at already.
+-- Returns at most p_limit tasks in the order of claiming. Expired leases are found by an index of
+--   their own; within one priority the ready ones are read in index order and the scan ends at the
+--   first that is not available yet, so neither leased nor delayed tasks cost anything.
+-- Locks: queue rows, only when free. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_claim_candidates(
+    p_queue text, p_limit integer, p_now timestamptz, p_seen bigint[]
+) RETURNS TABLE (task_id bigint, run_id text)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_tasks flow_claim_candidate[];
+    v_more flow_claim_candidate[];
+    v_priority integer := -32769;
+BEGIN
+    WITH expired AS MATERIALIZED (
+        SELECT t.task_id, t.run_id, t.priority, t.available_at
+          FROM flow_tasks AS t
+         WHERE t.queue = p_queue AND t.lease_owner IS NOT NULL AND t.lease_expires_at <= p_now
+           AND t.kind = 'drive_run' AND t.task_id <> ALL (p_seen)
+         ORDER BY t.lease_expires_at, t.task_id
+         LIMIT p_limit
+           FOR UPDATE SKIP LOCKED
+    )
+    SELECT array_agg(ROW(e.task_id, e.run_id, e.priority, e.available_at)::flow_claim_candidate)
+      INTO v_tasks FROM expired AS e;
+    v_tasks := coalesce(v_tasks, '{}');
+
+    LOOP
+        SELECT t.priority INTO v_priority
+          FROM flow_tasks AS t
+         WHERE t.queue = p_queue AND t.lease_owner IS NULL AND t.priority > v_priority
+         ORDER BY t.priority
+         LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        WITH ready AS MATERIALIZED (
+            SELECT t.task_id, t.run_id, t.priority, t.available_at
+              FROM flow_tasks AS t
+             WHERE t.queue = p_queue AND t.lease_owner IS NULL AND t.priority = v_priority
+               AND t.available_at <= p_now
+               AND t.kind = 'drive_run' AND t.task_id <> ALL (p_seen)
+             ORDER BY t.available_at, t.task_id
+             LIMIT p_limit
+               FOR UPDATE SKIP LOCKED
+        )
+        SELECT array_agg(ROW(r.task_id, r.run_id, r.priority, r.available_at)::flow_claim_candidate)
+          INTO v_more FROM ready AS r;
+        v_tasks := v_tasks || coalesce(v_more, '{}');
+        EXIT WHEN cardinality(v_tasks) >= p_limit;
+    END LOOP;
+
+    RETURN QUERY
+    SELECT t.task_id, t.run_id
+      FROM unnest(v_tasks) AS t
+     ORDER BY t.priority, t.available_at, t.task_id
+     LIMIT p_limit;
+END
+$$;
+
+-- Refuses a lease without an owner or of no length.
+CREATE FUNCTION flow_check_lease(p_owner text, p_lease interval) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF coalesce(btrim(p_owner), '') = '' THEN
+        PERFORM flow_raise_argument('p_owner', 'it is blank');
+    ELSIF p_lease IS NULL OR p_lease <= interval '0' THEN
+        PERFORM flow_raise_argument('p_lease', 'it must be longer than nothing');
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_claim_candidates(text, integer, timestamptz, bigint[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_check_lease(text, interval) FROM PUBLIC;
+COMMENT ON FUNCTION flow_claim_candidates(text, integer, timestamptz, bigint[])
+    IS 'Locks the rows of the next tasks that can be claimed.';
+COMMENT ON FUNCTION flow_check_lease(text, interval) IS 'Refuses a lease without an owner or of no length.';
+
+-- sql/functions/queue/flow_claim_tasks.sql
+-- flow_claim_tasks: takes the leases of runs that have work to do.
+-- Arguments: p_queue; p_limit, 1 to 1000, never exceeded; p_owner, who claims, shown to operators;
+--   p_lease, how long the lease lasts without a heartbeat.
+-- A task can be claimed when it is available and nobody holds it, or its lease has expired. Smaller
+--   priority first, then the oldest. Each claim raises the run's lease epoch, the fence that appends
+--   are checked against, and counts one attempt.
+-- Locks: queue rows and run locks, both only when free, so that a claim never waits; then rows.
+-- SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_claim_tasks(p_queue text, p_limit integer, p_owner text, p_lease interval)
+RETURNS TABLE (
+    task_id bigint, run_id text, kind text, payload json, epoch bigint, wakes bigint,
+    attempts integer, head_sequence bigint, db_now timestamptz
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := flow_now();
+    v_seen bigint[] := '{}';
+    v_runs text[] := '{}';
+    v_tasks bigint[];
+    v_candidates text[];
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    PERFORM flow_check_lease(p_owner, p_lease);
+    -- a task whose run is busy is passed over, so look again until there is enough or nothing left
+    LOOP
+        SELECT array_agg(c.task_id), array_agg(c.run_id) INTO v_tasks, v_candidates
+          FROM flow_claim_candidates(p_queue, p_limit - cardinality(v_runs), v_now, v_seen) AS c;
+        EXIT WHEN v_tasks IS NULL;
+        v_seen := v_seen || v_tasks;
+        v_runs := v_runs || flow_try_lock_runs(v_candidates);
+        EXIT WHEN cardinality(v_runs) >= p_limit;
+    END LOOP;
+    IF cardinality(v_runs) = 0 THEN
+        RETURN;
+    END IF;
+
+    RETURN QUERY
+    WITH fenced AS (
+        UPDATE flow_runs AS r
+           SET lease_epoch = r.lease_epoch + 1
+         WHERE r.run_id = ANY (v_runs)
+        RETURNING r.run_id, r.lease_epoch, r.head_sequence
+    ), leased AS (
+        UPDATE flow_tasks AS t
+           SET lease_owner = p_owner, lease_expires_at = v_now + p_lease, epoch = f.lease_epoch,
+               attempts = t.attempts + 1
+          FROM fenced AS f
+         WHERE t.run_id = f.run_id AND t.kind = 'drive_run'
+        RETURNING t.task_id, t.run_id, t.kind, t.payload, t.epoch, t.wakes, t.attempts,
+                  f.head_sequence, t.priority, t.available_at
+    )
+    SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts, l.head_sequence,
+           v_now
+      FROM leased AS l
+     ORDER BY l.priority, l.available_at, l.task_id;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_claim_tasks(text, integer, text, interval) FROM PUBLIC;
+COMMENT ON FUNCTION flow_claim_tasks(text, integer, text, interval)
+    IS 'Takes the leases of runs that have work to do.';
+
+-- sql/functions/queue/flow_acquire_run.sql
+-- flow_acquire_run: takes the lease of one run, whether or not it has a task.
+-- Arguments: p_run_id; p_owner, who takes it; p_lease, how long it lasts without a heartbeat.
+-- Returns one row, or none when somebody else holds a live lease or the run has ended. The same
+--   owner may take its own lease again; the older epoch is lost then.
+-- Locks, in order: retention guard (shared), run lock, row, queue row.
+-- SQLSTATEs: WF001, WF010, WF013. Callers: worker.
+CREATE FUNCTION flow_acquire_run(p_run_id text, p_owner text, p_lease interval)
+RETURNS TABLE (epoch bigint, wakes bigint, head_sequence bigint, db_now timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_run record;
+    v_task record;
+    v_now timestamptz;
+BEGIN
+    PERFORM flow_check_lease(p_owner, p_lease);
+    SELECT o.status, o.head_sequence INTO v_run FROM flow_open_run(p_run_id, '{}') AS o;
+    IF flow_is_terminal(v_run.status) THEN
+        RETURN;
+    END IF;
+    SELECT t.lease_owner, t.lease_expires_at INTO v_task
+      FROM flow_tasks AS t WHERE t.run_id = p_run_id AND t.kind = 'drive_run' FOR UPDATE;
+    v_now := flow_now();
+    IF NOT FOUND THEN
+        PERFORM flow_enqueue_drives(ARRAY[p_run_id]);
+    ELSIF v_task.lease_owner <> p_owner AND v_task.lease_expires_at > v_now THEN
+        RETURN;
+    END IF;
+
+    RETURN QUERY
+    WITH fenced AS (
+        UPDATE flow_runs AS r
+           SET lease_epoch = r.lease_epoch + 1
+         WHERE r.run_id = p_run_id
+        RETURNING r.run_id, r.lease_epoch
+    )
+    UPDATE flow_tasks AS t
+       SET lease_owner = p_owner, lease_expires_at = v_now + p_lease, epoch = f.lease_epoch
+      FROM fenced AS f
+     WHERE t.run_id = f.run_id AND t.kind = 'drive_run'
+    RETURNING t.epoch, t.wakes, v_run.head_sequence, v_now;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_acquire_run(text, text, interval) FROM PUBLIC;
+COMMENT ON FUNCTION flow_acquire_run(text, text, interval) IS 'Takes the lease of one run.';
+
+-- sql/functions/queue/flow_heartbeat.sql
+-- flow_heartbeat: extends leases, all those of a process in one call.
+-- Arguments: p_leases, a JSON array of {"run_id", "epoch"}; p_lease, how long from now.
+-- Returns one row a lease: held, the wake count and head of the run now. A lease that expired but was
+--   not taken by anybody is still held. A row that another transaction is changing right now is not
+--   waited for: nobody can take that lease meanwhile, and the next heartbeat extends it.
+-- Locks: queue rows, only when free. SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_heartbeat(p_leases json, p_lease interval)
+RETURNS TABLE (run_id text, held boolean, wakes bigint, head_sequence bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_runs text[];
+    v_epochs bigint[];
+    v_until timestamptz;
+BEGIN
+    IF p_lease IS NULL OR p_lease <= interval '0' THEN
+        PERFORM flow_raise_argument('p_lease', 'it must be longer than nothing');
+    END IF;
+    v_until := flow_now() + p_lease;
+    BEGIN
+        SELECT array_agg(l.run_id), array_agg(l.epoch) INTO v_runs, v_epochs
+          FROM json_to_recordset(p_leases) AS l (run_id text, epoch bigint);
+    EXCEPTION WHEN data_exception THEN
+        PERFORM flow_raise_argument('p_leases', 'it must be an array of {"run_id", "epoch"}');
+    END;
+    WITH mine AS MATERIALIZED (
+        SELECT t.task_id
+          FROM unnest(v_runs, v_epochs) AS l (run_id, epoch)
+          JOIN flow_tasks AS t ON t.run_id = l.run_id AND t.kind = 'drive_run'
+         WHERE t.epoch = l.epoch AND t.lease_owner IS NOT NULL
+           FOR UPDATE OF t SKIP LOCKED
+    )
+    UPDATE flow_tasks AS t
+       SET lease_expires_at = v_until
+      FROM mine AS m
+     WHERE t.task_id = m.task_id;
+    RETURN QUERY
+    SELECT l.run_id, coalesce(t.epoch = l.epoch AND t.lease_owner IS NOT NULL, false),
+           coalesce(t.wakes, 0), coalesce(r.head_sequence, 0)
+      FROM unnest(v_runs, v_epochs) WITH ORDINALITY AS l (run_id, epoch, n)
+      LEFT JOIN LATERAL (
+            SELECT f.epoch, f.lease_owner, f.wakes FROM flow_tasks AS f
+             WHERE f.run_id = l.run_id AND f.kind = 'drive_run' LIMIT 1) AS t ON true
+      LEFT JOIN LATERAL (
+            SELECT f.head_sequence FROM flow_runs AS f
+             WHERE f.run_id = l.run_id LIMIT 1) AS r ON true
+     ORDER BY l.n;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_heartbeat(json, interval) FROM PUBLIC;
+COMMENT ON FUNCTION flow_heartbeat(json, interval) IS 'Extends leases.';
+
+-- sql/functions/queue/flow_release_run.sql
+-- flow_release_run: gives the lease of a run back because there is nothing left to do.
+-- Arguments: p_run_id; p_epoch, of the lease; p_wakes, the wake count its holder has seen.
+-- Returns true when the task is gone. False: the run was woken meanwhile and the lease stays (look
+--   again), or the lease is not held any more. A run that has ended is always released.
+-- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: none.
+-- Callers: worker.
+CREATE FUNCTION flow_release_run(p_run_id text, p_epoch bigint, p_wakes bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_released boolean;
+BEGIN
+    PERFORM flow_lock_runs(ARRAY[p_run_id]);
+    SELECT r.released INTO v_released
+      FROM flow_release(ARRAY[p_run_id], ARRAY[p_epoch], ARRAY[p_wakes]) AS r;
+    RETURN v_released;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_release_run(text, bigint, bigint) FROM PUBLIC;
+COMMENT ON FUNCTION flow_release_run(text, bigint, bigint)
+    IS 'Gives the lease of a run back because there is nothing left to do.';
+
+-- sql/functions/queue/flow_give_back.sql
+-- flow_give_back: gives the lease of a run up with work left, for somebody else to take.
+-- Arguments: p_run_id; p_epoch, of the lease; p_delay, how long nobody shall take it; a
+--   p_blocked_reason that is not null marks the run as blocked, until its next append or release.
+-- Returns false, and does nothing, when the lease is not held under this epoch.
+-- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: none.
+-- Callers: worker.
+CREATE FUNCTION flow_give_back(
+    p_run_id text, p_epoch bigint, p_delay interval DEFAULT '0', p_blocked_reason text DEFAULT NULL
+) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_lock_runs(ARRAY[p_run_id]);
+    UPDATE flow_tasks AS t
+       SET lease_owner = NULL, lease_expires_at = NULL,
+           available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0')
+     WHERE t.run_id = p_run_id AND t.kind = 'drive_run' AND t.epoch = p_epoch
+       AND t.lease_owner IS NOT NULL;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF p_blocked_reason IS NOT NULL THEN
+        UPDATE flow_runs AS r SET blocked_reason = p_blocked_reason WHERE r.run_id = p_run_id;
+    END IF;
+    RETURN true;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_give_back(text, bigint, interval, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_give_back(text, bigint, interval, text)
+    IS 'Gives the lease of a run up with work left.';
+
+-- sql/functions/queue/flow_wake_run.sql
+-- flow_wake_run: asks for a run to be looked at.
+-- Arguments: p_run_id. Returns whether the run was woken; one that has ended is not.
+-- Locks, in order: retention guard (shared), run lock, queue row. SQLSTATEs: WF001, WF013.
+-- Callers: client, worker.
+CREATE FUNCTION flow_wake_run(p_run_id text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_status text;
+BEGIN
+    SELECT o.status INTO v_status FROM flow_open_run(p_run_id, '{}') AS o;
+    PERFORM flow_redelivered(p_run_id, v_status);
+    RETURN NOT flow_is_terminal(v_status);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_wake_run(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_wake_run(text) IS 'Asks for a run to be looked at.';
+
+-- sql/types/flow_due_wakeup.sql
+-- flow_due_wakeup: a due wakeup whose row the scheduler has locked.
+CREATE TYPE flow_due_wakeup AS (
+    run_id text COLLATE "C",
+    kind text COLLATE "C",
+    subject_id text COLLATE "C",
+    due_at timestamptz
+);
+
+COMMENT ON TYPE flow_due_wakeup IS 'A due wakeup whose row the scheduler has locked.';
+
+-- sql/functions/wakeups/flow_enqueue_due.sql
+-- flow_enqueue_due: turns due wakeups into drive tasks, one a run, and marks them dispatched.
+-- Arguments: p_limit, 1 to 1000, the earliest first; p_as_of, due until then, null for now.
+-- Returns what this call dispatched. Any number of callers may run at once: each wakeup is dispatched
+--   by one of them. A run that is busy right now is left for the next call.
+-- Locks, in order: rows and run locks, both only when free, so that it never waits for a run; then
+--   queue rows, by run. SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_enqueue_due(
+    p_limit integer DEFAULT 1000, p_as_of timestamptz DEFAULT NULL
+) RETURNS TABLE (run_id text, kind text, subject_id text, due_at timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_until timestamptz := coalesce(p_as_of, flow_now());
+    v_rows flow_due_wakeup[];
+    v_runs text[];
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    WITH due AS MATERIALIZED (
+        SELECT w.run_id, w.kind, w.subject_id, w.due_at
+          FROM scheduled_wakeups AS w
+         WHERE w.dispatched_at IS NULL AND w.due_at <= v_until
+         ORDER BY w.due_at, w.run_id, w.kind, w.subject_id
+         LIMIT p_limit
+           FOR UPDATE SKIP LOCKED
+    )
+    SELECT array_agg(ROW(d.run_id, d.kind, d.subject_id, d.due_at)::flow_due_wakeup),
+           array_agg(DISTINCT d.run_id)
+      INTO v_rows, v_runs
+      FROM due AS d;
+    IF v_rows IS NULL THEN
+        RETURN;
+    END IF;
+    v_runs := flow_try_lock_runs(v_runs);
+    UPDATE scheduled_wakeups AS w
+       SET dispatched_at = flow_now()
+      FROM unnest(v_rows) AS d
+     WHERE w.run_id = d.run_id AND w.kind = d.kind AND w.subject_id = d.subject_id
+       AND w.run_id = ANY (v_runs);
+    PERFORM flow_enqueue_drives(v_runs);
+    RETURN QUERY
+    SELECT d.run_id, d.kind, d.subject_id, d.due_at
+      FROM unnest(v_rows) AS d
+     WHERE d.run_id = ANY (v_runs)
+     ORDER BY d.due_at, d.run_id, d.kind, d.subject_id;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_enqueue_due(integer, timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION flow_enqueue_due(integer, timestamptz) IS 'Turns due wakeups into drive tasks.';
+
+-- sql/types/flow_import_event.sql
+-- flow_import_event: one event of a history that is imported.
+CREATE TYPE flow_import_event AS (
+    sequence bigint,
+    event_type text,
+    subject_id text,
+    due_at timestamptz,
+    payload json,
+    event_id uuid,
+    recorded_at timestamptz,
+    schema_version smallint
+);
+
+COMMENT ON TYPE flow_import_event IS 'One event of a history that is imported.';
+
+-- sql/functions/append/flow_import_history.sql
+-- flow_import_history: stores the complete history of a new run under its own ids and times.
+-- Arguments: p_run_id; p_events, a JSON array in order of {"sequence", "type", "subject"?, "due_at"?
+--   (RFC 3339), "payload", "event_id", "recorded_at" (RFC 3339), "schema_version"?}; p_queue.
+-- Returns the head. A run that has not ended is woken.
+-- Locks, in order: retention guard (shared), run lock, token locks, rows, queue row.
+-- SQLSTATEs: WF002 the run exists; WF004 and WF009 the events do not follow one another; WF005 an
+--   open hook's token is taken; WF010 malformed; WF012; WF013. Callers: worker.
+CREATE FUNCTION flow_import_history(
+    p_run_id text, p_events json, p_queue text DEFAULT 'default'
+) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_shielded boolean := flow_json_is_hard(p_events::text);
+    v_events json := p_events;
+    v_rows flow_import_event[];
+    v_head bigint;
+    v_status text;
+BEGIN
+    IF NOT flow_run_id_is_valid(p_run_id) THEN
+        PERFORM flow_raise_run_id(p_run_id);
+    END IF;
+    IF coalesce(btrim(p_queue), '') = '' OR octet_length(p_queue) > 255 THEN
+        PERFORM flow_raise_argument('p_queue', 'a queue name has 1 to 255 bytes and is not blank');
+    END IF;
+    IF v_shielded THEN
+        v_events := flow_json_shield(p_events::text)::json;
+    END IF;
+    BEGIN
+        SELECT array_agg(ROW(x.sequence, flow_text_unshield(v_shielded, x.type),
+                   flow_text_unshield(v_shielded, x.subject), flow_deadline(x.due_at),
+                   CASE WHEN v_shielded THEN flow_json_unshield(x.payload::text)::json
+                        ELSE x.payload END,
+                   x.event_id, x.recorded_at, x.schema_version)::flow_import_event)
+          INTO v_rows
+          FROM json_to_recordset(v_events) AS x (sequence bigint, type text, subject text,
+                   due_at text, payload json, event_id uuid, recorded_at timestamptz,
+                   schema_version smallint);
+    EXCEPTION WHEN data_exception THEN
+        PERFORM flow_raise_argument('p_events', 'an event has a member of the wrong type or form');
+    END;
+    IF v_rows IS NULL THEN
+        PERFORM flow_raise_argument('p_events', 'there is no event');
+    END IF;
+
+    PERFORM flow_lock_runs(ARRAY[p_run_id]);
+    PERFORM FROM flow_runs AS r WHERE r.run_id = p_run_id;
+    IF FOUND THEN
+        PERFORM flow_raise_conflict(p_run_id, 'the run exists already');
+    END IF;
+    IF p_queue <> 'default' THEN
+        PERFORM flow_reserve_runs(ARRAY[p_run_id], ARRAY[p_queue], flow_now());
+    END IF;
+    BEGIN
+        INSERT INTO flow_events (run_id, sequence, event_id, event_type, subject_id, due_at,
+            payload, recorded_at, schema_version)
+        SELECT p_run_id, e.sequence, e.event_id, e.event_type, e.subject_id, e.due_at, e.payload,
+               e.recorded_at, e.schema_version
+          FROM unnest(v_rows) AS e;
+    EXCEPTION WHEN unique_violation THEN
+        PERFORM flow_raise_transition(p_run_id, 'two events have the same sequence');
+    END;
+    SELECT r.head_sequence, r.status INTO v_head, v_status
+      FROM flow_runs AS r WHERE r.run_id = p_run_id;
+    PERFORM flow_redelivered(p_run_id, v_status);
+    RETURN v_head;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_import_history(text, json, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_import_history(text, json, text)
+    IS 'Stores the complete history of a new run under its own ids and times.';
+
+-- sql/roles/flow_capabilities.sql
+-- flow_capabilities: which functions and table privileges each capability needs; the matrix of
+-- sql/README.md as data, so that flow_grant and its tests read the same list.
+-- Arguments: none. Returns capability, kind ('verb', 'helper' or 'table') and name. Verbs are for
+--   people and programs to call; helpers are what verbs call, because they run with the rights of
+--   their caller; for a table, privileges says which.
+-- Locks: none. SQLSTATEs: none. Callers: whoever reads the matrix.
+CREATE FUNCTION flow_capabilities()
+RETURNS TABLE (capability text, kind text, name text, privileges text)
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    WITH reads (name) AS (VALUES
+        ('flow_now'), ('flow_history'), ('flow_run_info'), ('flow_list_runs'),
+        ('flow_list_run_ids'), ('flow_run_summary'), ('flow_open_suspensions'),
+        ('flow_due_wakeups'), ('flow_next_wakeup'), ('flow_load_runs'), ('flow_capabilities')
+    ), secrets (name) AS (VALUES
+        ('flow_list_active_hooks'), ('flow_find_hook')
+    ), client (name) AS (VALUES
+        ('flow_start'), ('flow_start_many'), ('flow_resume_wait'), ('flow_resume_due_waits'),
+        ('flow_dispose_expired_hooks'), ('flow_resume_hook'), ('flow_resume_hook_by_token'),
+        ('flow_dispose_hook'), ('flow_dispose_hook_by_token'), ('flow_request_cancellation'),
+        ('flow_force_cancel'), ('flow_terminate_for_timeout'),
+        ('flow_terminate_for_host_shutdown'), ('flow_record_progress'),
+        ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7')
+    ), worker (name) AS (VALUES
+        ('flow_append'), ('flow_append_many'), ('flow_claim_tasks'), ('flow_acquire_run'),
+        ('flow_heartbeat'), ('flow_release_run'), ('flow_give_back'), ('flow_enqueue_due'),
+        ('flow_import_history')
+    ), verbs (capability, name) AS (
+        SELECT c.capability, r.name FROM reads AS r
+         CROSS JOIN (VALUES ('reader'), ('client'), ('worker')) AS c (capability)
+        UNION ALL
+        SELECT c.capability, s.name FROM secrets AS s
+         CROSS JOIN (VALUES ('client'), ('worker')) AS c (capability)
+        UNION ALL
+        SELECT c.capability, s.name FROM client AS s
+         CROSS JOIN (VALUES ('client'), ('worker')) AS c (capability)
+        UNION ALL
+        SELECT 'worker', w.name FROM worker AS w
+    )
+    SELECT v.capability, 'verb', v.name, 'EXECUTE' FROM verbs AS v
+    UNION ALL
+    -- nothing that is not a verb and not for administrators does anything by itself
+    SELECT c.capability, 'helper', p.proname::text, 'EXECUTE'
+      FROM pg_catalog.pg_proc AS p
+     CROSS JOIN (VALUES ('reader'), ('client'), ('worker')) AS c (capability)
+     WHERE p.pronamespace = current_schema()::regnamespace
+       AND p.proname <> 'flow_grant'
+       AND NOT EXISTS (SELECT FROM verbs AS v WHERE v.name = p.proname)
+       AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
+            'flow_due', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
+            'flow_raise_not_found', 'flow_time_text'))
+    UNION ALL
+    SELECT t.capability, 'table', t.name, t.privileges
+      FROM (VALUES
+        ('reader', 'flow_events', 'SELECT'),
+        ('reader', 'flow_runs', 'SELECT'),
+        ('reader', 'scheduled_wakeups', 'SELECT'),
+        ('reader', 'flow_tasks', 'SELECT'),
+        ('reader', 'flow_migrations', 'SELECT'),
+        -- everything but the token
+        ('reader', 'flow_active_hooks', 'SELECT (run_id, hook_id, metadata, expires_at,'
+            || ' created_sequence, created_at)'),
+        ('client', 'flow_events', 'SELECT, INSERT'),
+        ('client', 'flow_runs', 'SELECT, INSERT, UPDATE'),
+        ('client', 'scheduled_wakeups', 'SELECT, INSERT, UPDATE, DELETE'),
+        ('client', 'flow_tasks', 'SELECT, INSERT, UPDATE'),
+        ('client', 'flow_active_hooks', 'SELECT, INSERT, UPDATE, DELETE'),
+        ('client', 'flow_migrations', 'SELECT'),
+        ('worker', 'flow_events', 'SELECT, INSERT'),
+        ('worker', 'flow_runs', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'scheduled_wakeups', 'SELECT, INSERT, UPDATE, DELETE'),
+        ('worker', 'flow_tasks', 'SELECT, INSERT, UPDATE, DELETE'),
+        ('worker', 'flow_active_hooks', 'SELECT, INSERT, UPDATE, DELETE'),
+        ('worker', 'flow_migrations', 'SELECT')
+      ) AS t (capability, name, privileges)
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_capabilities() FROM PUBLIC;
+COMMENT ON FUNCTION flow_capabilities() IS 'Which functions and table privileges each capability needs.';
+
+-- sql/roles/flow_grant.sql
+-- flow_grant: gives a role what it needs to work as a worker, a client or a reader.
+-- Arguments: p_role, an existing role; p_capability: worker, client or reader (see
+--   flow_capabilities). May be repeated, and again after every migration, because new functions
+--   belong to their owner alone.
+-- The functions run with the rights of their caller, so the role also gets the table privileges that
+--   they need. No role gets UPDATE, DELETE or TRUNCATE on flow_events.
+-- Locks: none. SQLSTATEs: WF010. Callers: the owner of the schema.
+CREATE FUNCTION flow_grant(p_role name, p_capability text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_grant record;
+BEGIN
+    IF p_capability IS NULL OR p_capability NOT IN ('worker', 'client', 'reader') THEN
+        PERFORM flow_raise_argument('p_capability', 'it must be worker, client or reader');
+    ELSIF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = p_role) THEN
+        PERFORM flow_raise_argument('p_role', 'there is no such role');
+    END IF;
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), p_role);
+    FOR v_grant IN
+        SELECT c.name, c.privileges FROM flow_capabilities() AS c
+         WHERE c.capability = p_capability AND c.kind = 'table'
+    LOOP
+        EXECUTE format('GRANT %s ON TABLE %I.%I TO %I',
+            v_grant.privileges, current_schema(), v_grant.name, p_role);
+    END LOOP;
+    FOR v_grant IN
+        SELECT p.oid::regprocedure AS signature
+          FROM pg_catalog.pg_proc AS p
+         WHERE p.pronamespace = current_schema()::regnamespace
+           AND p.proname IN (SELECT c.name FROM flow_capabilities() AS c
+                              WHERE c.capability = p_capability AND c.kind <> 'table')
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_grant.signature, p_role);
+    END LOOP;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_grant(name, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_grant(name, text)
+    IS 'Gives a role what it needs to work as a worker, a client or a reader.';
 
 -- The table is alembic's; this ends the first revision.
 COMMENT ON TABLE flow_alembic_version IS 'The newest applied revision, as alembic keeps it; flow_migrations has them all.';
