@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -21,6 +21,7 @@ from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
 from flowpg.errors import InvalidArgument, RunNotFound
 from flowpg.model.ids import check_run_id
+from flowpg.model.inspection import ScheduledWakeup
 from flowpg.model.records import LoadedRun, RunLease, VerbResult
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.replay.projection import project
@@ -205,4 +206,17 @@ class EngineCore:
         if self._gate.active and result.applied:
             await self._gate.deliver(
                 await self.store.history_page(result.run_id, result.head_sequence - 1, 1)
+            )
+
+    async def _observe_settled(self, settled: Sequence[ScheduledWakeup], event_type: str) -> None:
+        """Tell the observer of the timers or hooks that a scan of this engine has closed."""
+        if not self._gate.active or not settled:
+            return
+        closed = {(wakeup.run_id, wakeup.subject_id) for wakeup in settled}
+        loaded = await self.store.load_runs(sorted({run_id for run_id, _ in closed}))
+        for run_id in sorted(loaded):
+            await self._gate.deliver(
+                event
+                for event in loaded[run_id].history
+                if event.type == event_type and (run_id, event.subject) in closed
             )

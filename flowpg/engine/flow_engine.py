@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flowpg.engine.reads import EngineReads
 from flowpg.engine.verbs import EngineVerbs
 from flowpg.errors import FlowError, StoreError
+from flowpg.model.events import HOOK_DISPOSED, WAIT_COMPLETED
 from flowpg.model.inspection import ScheduledWakeup, SuspensionKind, WakeupKind
 from flowpg.model.records import StartRequest, StartResult
 from flowpg.model.spec import WorkflowSpec
@@ -105,6 +106,7 @@ class FlowEngine(EngineVerbs, EngineReads):
         """Complete every timer due at ``as_of`` (default: the store's now) and drive its run;
         returns only the timers that this very call completed."""
         completed = await self.store.resume_due_waits(as_of=as_of)
+        await self._observe_settled(completed, WAIT_COMPLETED)
         await self._drive_each(completed, as_of)
         return completed
 
@@ -118,6 +120,7 @@ class FlowEngine(EngineVerbs, EngineReads):
         """Dispose every hook whose expiry has passed at ``as_of`` and drive its run; returns only
         the hooks that this very call disposed."""
         disposed = await self.store.dispose_expired_hooks(as_of=as_of)
+        await self._observe_settled(disposed, HOOK_DISPOSED)
         await self._drive_each(disposed, as_of)
         return disposed
 
