@@ -1,8 +1,8 @@
 """The wheel holds everything an installation needs, and finds it."""
 
+import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -91,8 +91,7 @@ def test_an_incomplete_installation_says_so(
 def test_the_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
     subprocess.run([*build, "-t", "sdist"], cwd=ROOT, check=True, capture_output=True)
-    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
-        archive.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(next(tmp_path.glob("*.tar.gz")), tmp_path)
     unpacked = tmp_path / "flowpg-0.1.0"
     subprocess.run([*build, "-t", "wheel"], cwd=unpacked, check=True, capture_output=True)
     again = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
