@@ -17,6 +17,7 @@ from flowpg.errors import SerializationError
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.spec import WorkflowSpec
+from flowpg.model.times import format_time
 
 T = TypeVar("T")
 
@@ -91,6 +92,20 @@ class StepSnapshot:
         """The output validated as ``kind``; SerializationError if it does not fit."""
         return decode_as(self.output, kind, f"the output of step {self.step_id!r}")
 
+    def wire(self) -> dict[str, Any]:
+        """The JSON object of this step."""
+        return {
+            "step_id": self.step_id,
+            "step_name": self.step_name,
+            "input": self.input,
+            "retry": self.retry.wire(),
+            "status": self.status.value,
+            "attempt": self.attempt,
+            "output": self.output,
+            "error": self.error,
+            "retry_after": _time(self.retry_after),
+        }
+
 
 @dataclass(slots=True)
 class WaitSnapshot:
@@ -99,6 +114,14 @@ class WaitSnapshot:
     wait_id: str
     resume_at: datetime
     status: WaitStatus = WaitStatus.WAITING
+
+    def wire(self) -> dict[str, Any]:
+        """The JSON object of this timer."""
+        return {
+            "wait_id": self.wait_id,
+            "resume_at": format_time(self.resume_at),
+            "status": self.status.value,
+        }
 
 
 @dataclass(slots=True)
@@ -120,6 +143,17 @@ class HookSnapshot:
         """The payload validated as ``kind``; SerializationError if it does not fit."""
         return decode_as(self.payload, kind, f"the payload of hook {self.hook_id!r}")
 
+    def wire(self) -> dict[str, Any]:
+        """The JSON object of this hook, its token included."""
+        return {
+            "hook_id": self.hook_id,
+            "token": self.token,
+            "metadata": self.metadata,
+            "status": self.status.value,
+            "payload": self.payload,
+            "expires_at": _time(self.expires_at),
+        }
+
 
 @dataclass(slots=True)
 class CancellationSnapshot:
@@ -129,9 +163,24 @@ class CancellationSnapshot:
     requested_at: datetime
     sequence: int
 
+    def wire(self) -> dict[str, Any]:
+        """The JSON object of this request."""
+        return {
+            "reason": self.reason,
+            "requested_at": format_time(self.requested_at),
+            "sequence": self.sequence,
+        }
+
 
 class _Outcome(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+    def wire(self) -> dict[str, Any]:
+        """The JSON object of this outcome."""
+        return {
+            name: format_time(value) if isinstance(value, datetime) else value
+            for name, value in self
+        }
 
 
 class CompletedOutcome(_Outcome):
@@ -254,13 +303,31 @@ class WorkflowRunSnapshot:
 
     def wire(self) -> dict[str, Any]:
         """The JSON form; maps are ordered by id. It holds hook tokens: treat it as a secret."""
-        shape: dict[str, Any] = _ADAPTER.dump_python(self, mode="json", exclude={"open"})
-        for name in ("steps", "waits", "hooks", "child_operations"):
-            shape[name] = dict(sorted(shape[name].items()))
-        return shape
+        # By hand: pydantic cannot write a lone surrogate inside a key, and JSON can.
+        return {
+            "run_id": self.run_id,
+            "spec": self.spec.wire(),
+            "input": self.input,
+            "status": self.status.value,
+            "steps": {key: one.wire() for key, one in sorted(self.steps.items())},
+            "waits": {key: one.wire() for key, one in sorted(self.waits.items())},
+            "hooks": {key: one.wire() for key, one in sorted(self.hooks.items())},
+            "cancellation": self.cancellation.wire() if self.cancellation else None,
+            "progress": [one.wire() for one in self.progress],
+            "child_operations": {
+                key: one.wire() for key, one in sorted(self.child_operations.items())
+            },
+            "output": self.output,
+            "error": self.error,
+            "terminal_outcome": self.terminal_outcome.wire() if self.terminal_outcome else None,
+            "last_sequence": self.last_sequence,
+        }
 
 
-_ADAPTER = TypeAdapter(WorkflowRunSnapshot)
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else format_time(moment)
+
+
 _adapters: dict[Any, TypeAdapter[Any]] = {}
 
 
