@@ -179,7 +179,7 @@ def read_catalog(
     """The catalog of ``schema`` as pinned in ``catalog.txt``; what freezing a release writes."""
     with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(_search_path(schema))
-        cursor.execute(_runnable(release.statement("catalog", schema_name=sql.Literal(schema))))
+        cursor.execute(sql.SQL(release.statement("catalog", schema_name=sql.Literal(schema))))
         return {(kind, name): digest for kind, name, digest in cursor.fetchall()}
 
 
@@ -195,10 +195,6 @@ def _search_path(schema: str) -> sql.Composed:
     ).format(sql.Literal(schema))
 
 
-def _runnable(text: str) -> sql.SQL:
-    return sql.SQL(text)
-
-
 def _inspect(schema: str, release: Release) -> _Inspection:
     """The questions, one query at a time, answered by whoever holds the connection."""
     check_schema_name(schema)
@@ -208,10 +204,10 @@ def _inspect(schema: str, release: Release) -> _Inspection:
     name = sql.Literal(schema)
     yield _search_path(schema)
     readable: dict[str, bool] = dict(
-        (yield _runnable(release.statement("presence", schema_name=name)))
+        (yield sql.SQL(release.statement("presence", schema_name=name)))
     )
     if LEDGER_TABLE not in readable:
-        rows = yield _runnable(release.statement("catalog", schema_name=name))
+        rows = yield sql.SQL(release.statement("catalog", schema_name=name))
         if any((kind, table) in release.catalog for kind, table, _ in rows if kind == "table"):
             return _altered(schema, f"has flowpg tables but no {LEDGER_TABLE}")
         return SchemaStatus(
@@ -224,19 +220,20 @@ def _inspect(schema: str, release: Release) -> _Inspection:
             f"this role may not read {LEDGER_TABLE} in schema {schema!r}; its owner grants that "
             "with flow_grant"
         )
-    # The ledger before the catalog: a migration that commits in between makes this answer "behind",
-    # which was true when asked, never "altered".
-    ledger = yield sql.SQL("SELECT version, sha256 FROM flow_migrations ORDER BY version")
-    head: list[tuple[Any, ...]] | None = []
+    # The ledger before the catalog, so that a migration which commits in between makes this answer
+    # "behind", as it was when asked. Both tables in one snapshot, for the same reason.
+    ledger = sql.SQL("SELECT version, sha256 FROM flow_migrations")
+    heads = sql.SQL("SELECT version_num, NULL FROM flow_alembic_version")
     # Only migrators need the version table; a serving role may lack the right to read it.
-    if VERSION_TABLE in readable:
-        head = None
-        if readable[VERSION_TABLE]:
-            head = yield sql.SQL("SELECT version_num FROM flow_alembic_version")
-    status = judge_ledger(schema, release, ledger, head)
+    may_read_heads = readable.get(VERSION_TABLE, False)
+    rows = yield sql.SQL(" UNION ALL ").join([ledger, heads]) if may_read_heads else ledger
+    applied = sorted((version, digest) for version, digest in rows if digest is not None)
+    head = [version for version, digest in rows if digest is None]
+    unread = VERSION_TABLE in readable and not may_read_heads
+    status = judge_ledger(schema, release, applied, None if unread else head)
     if not status.ok:
         return status
-    rows = yield _runnable(release.statement("catalog", schema_name=name))
+    rows = yield sql.SQL(release.statement("catalog", schema_name=name))
     differences = _differences(release.catalog, {(kind, what): d for kind, what, d in rows})
     if differences:
         shown = ", ".join(differences[:3])
@@ -248,11 +245,11 @@ def _inspect(schema: str, release: Release) -> _Inspection:
 def judge_ledger(
     schema: str,
     release: Release,
-    ledger: Sequence[tuple[Any, ...]],
-    head: Sequence[tuple[Any, ...]] | None,
+    ledger: Sequence[tuple[str, str]],
+    head: Sequence[str] | None,
 ) -> SchemaStatus:
-    """The status that follows from the ledger's rows and the version table's (None: unread)."""
-    applied = tuple(str(version) for version, _ in ledger)
+    """The status that follows from the ledger in order and the version table (None: unread)."""
+    applied = tuple(version for version, _ in ledger)
     known = release.versions
     pins = {revision.version: revision.sha256 for revision in release.revisions}
     for version, digest in ledger:
@@ -265,7 +262,7 @@ def judge_ledger(
         return _altered(schema, "has flowpg tables that no migration made")
     if applied[: len(known)] != known[: len(applied)]:
         return _altered(schema, f"has an incomplete ledger: {', '.join(applied)}")
-    if head is not None and [row[0] for row in head] != [applied[-1]]:
+    if head is not None and list(head) != [applied[-1]]:
         return _altered(schema, f"has a {VERSION_TABLE} that contradicts {LEDGER_TABLE}")
     if unknown:
         return SchemaStatus(
