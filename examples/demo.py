@@ -27,17 +27,16 @@ from flowpg.postgres.embedded import EmbeddedPostgres
 from flowpg.postgres.migrate import upgrade
 
 LEASE_SECONDS = 2
+HOME = Path(".flowpg") / "demo"
 T = TypeVar("T")
-out = Console(highlight=False)
+out = Console(highlight=False, soft_wrap=True)
 
 
 def main() -> int:
     """The whole show; 0 if the run ended completed."""
-    with EmbeddedPostgres(Path(".flowpg") / "demo") as server:
+    with EmbeddedPostgres(HOME) as server:
         dsn = server.create_database(f"demo_{os.getpid()}_{int(time.time())}")
-        say(
-            "1", f"PostgreSQL {server.version} runs as a child of this process. No Docker, no root."
-        )
+        say("1", f"PostgreSQL {server.release} runs as a child of this process, no Docker needed.")
         upgrade(dsn)
         say("2", "Schema flowpg migrated: tables, triggers and the verbs are plain SQL functions.")
         with psycopg.connect(dsn, autocommit=True) as witness, FlowClient(dsn) as client:
@@ -113,9 +112,9 @@ def worker(dsn: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "flowpg", "worker"]
     command += ["--app", "examples.invoice_approval:InvoiceApproval"]
     command += ["--lease", str(LEASE_SECONDS)]
-    process = subprocess.Popen(
-        command, env={**os.environ, "FLOWPG_DSN": dsn}, stdout=subprocess.DEVNULL
-    )
+    environment = {**os.environ, "FLOWPG_DSN": dsn}
+    with (HOME / f"worker-{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
         yield process
     finally:
@@ -175,7 +174,9 @@ def until(what: str, probe: Callable[[], T | None], seconds: float = 60) -> T:
         if value := probe():
             return value
         time.sleep(0.05)
-    raise SystemExit(f"gave up after {seconds:g} s waiting until {what}")
+    raise SystemExit(
+        f"gave up after {seconds:g} s waiting until {what}; the workers' logs are in {HOME}"
+    )
 
 
 def say(step: str, text: str) -> None:
