@@ -1,0 +1,168 @@
+"""Arguments and results of one function as JSON, under the names of its parameters.
+
+The arguments of a call are one object, ``{"order_id": "A-1", "cents": 500}``, whichever way they
+were given; what was left to a default is left out. So a parameter with a default can be added, and
+a client in another language can start a run. An error names the function and the argument, never
+the value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flowpg.authoring import failures  # noqa: F401  it registers how exceptions are stored
+from flowpg.authoring.hint_classes import Plan, hints_of
+from flowpg.authoring.hints import ANYTHING, plan_for
+from flowpg.authoring.tags import Unfit
+from flowpg.errors import SerializationError
+
+_EMPTY = inspect.Parameter.empty
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class FunctionCodec:
+    """The codec of one function, which errors call ``what``, such as ``step 'charge'``.
+
+    ``skip`` parameters at the front are none of the caller's, such as ``self``.
+    """
+
+    def __init__(self, function: Callable[..., Any], what: str, *, skip: int = 0) -> None:
+        self.what = what
+        self._function = function
+        parameters = list(inspect.signature(function).parameters.values())[skip:]
+        self._signature = inspect.Signature(parameters)
+        self._parameters = {parameter.name: parameter for parameter in parameters}
+        self._positional = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
+        self._required = frozenset(
+            p.name for p in parameters if p.default is _EMPTY and p.kind not in _VARIADIC
+        )
+        self._named = frozenset(
+            p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        )
+        self._plans: dict[str, Plan] | None = None
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The object of one call. TypeError as the function itself would raise for a wrong call,
+        SerializationError for an argument that cannot be stored."""
+        plans = self._plans or self._make_plans()
+        shape: dict[str, Any] = {}
+        for name, value in self._bound(args, kwargs).items():
+            try:
+                shape[name] = plans[name].encode(value)
+            except Unfit as error:
+                raise self._refused(f"argument {name!r}", "cannot be stored", error) from None
+            except RecursionError:
+                raise self._refused(f"argument {name!r}", "cannot be stored", _DEEP) from None
+        return shape
+
+    def encode_result(self, value: Any) -> Any:
+        """What the function returned, as JSON. SerializationError."""
+        plans = self._plans or self._make_plans()
+        try:
+            return plans["return"].encode(value)
+        except Unfit as error:
+            raise self._refused("the result", "cannot be stored", error) from None
+        except RecursionError:
+            raise self._refused("the result", "cannot be stored", _DEEP) from None
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def decode_arguments(self, shape: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments of a call. SerializationError if the object does not
+        fit the function; an argument that is missing or unknown is named."""
+        plans = self._plans or self._make_plans()
+        if shape is None:
+            shape = {}
+        if not isinstance(shape, Mapping):
+            raise SerializationError(
+                f"the arguments of {self.what} must be an object with the names of its parameters"
+            )
+        missing = sorted(self._required - shape.keys())
+        if missing:
+            raise SerializationError(f"{self.what} misses {_quoted(missing)}")
+        unknown = [name for name in shape if name not in self._parameters]
+        if unknown:
+            raise SerializationError(f"{self.what} has no argument {_quoted(unknown[:5])}")
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        by_position = True
+        for name, parameter in self._parameters.items():
+            if name not in shape:
+                # What follows a default that was left out can be given by name only.
+                by_position = False
+                continue
+            try:
+                value = plans[name].decode(shape[name])
+            except Unfit as error:
+                raise self._refused(f"argument {name!r}", "does not fit", error) from None
+            self._place(parameter, value, args, kwargs, by_position)
+        return args, kwargs
+
+    def decode_result(self, value: Any) -> Any:
+        """A result as the caller sees it. SerializationError if it does not fit."""
+        plans = self._plans or self._make_plans()
+        try:
+            return plans["return"].decode(value)
+        except Unfit as error:
+            raise self._refused("the result", "does not fit", error) from None
+
+    # -- helpers --------------------------------------------------------------------------------
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        # The common case without the machinery of inspect, which costs more than a short step.
+        if len(args) <= len(self._positional):
+            found = dict(zip(self._positional, args, strict=False))
+            if kwargs:
+                if kwargs.keys() <= self._named and found.keys().isdisjoint(kwargs):
+                    found.update(kwargs)
+                else:
+                    return self._signature.bind(*args, **kwargs).arguments
+            if found.keys() >= self._required:
+                return found
+        return self._signature.bind(*args, **kwargs).arguments
+
+    @staticmethod
+    def _place(
+        parameter: inspect.Parameter,
+        value: Any,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        by_position: bool,
+    ) -> None:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args.extend(value)
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            kwargs.update(value)
+        elif parameter.kind is parameter.KEYWORD_ONLY or not by_position:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+
+    def _make_plans(self) -> dict[str, Plan]:
+        # On first use: an annotation may name what the module defines further down.
+        hints = hints_of(inspect.unwrap(self._function))
+        plans = {"return": plan_for(hints["return"]) if "return" in hints else ANYTHING}
+        for name, parameter in self._parameters.items():
+            plan = plan_for(hints[name]) if name in hints else ANYTHING
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                plan = plan_for(types.GenericAlias(tuple, (hints.get(name, Any), ...)))
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                plan = plan_for(types.GenericAlias(dict, (str, hints.get(name, Any))))
+            plans[name] = plan
+        self._plans = plans
+        return plans
+
+    def _refused(self, part: str, verdict: str, error: Exception) -> SerializationError:
+        return SerializationError(f"{part} of {self.what} {verdict}: {error}")
+
+
+_DEEP = Unfit("it is nested too deeply, or contains itself")
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(ascii(name[:80]) for name in names)
