@@ -31,7 +31,6 @@ from tests.engine.support import (
     short,
     wrapping,
 )
-
 from tests.waiting import until_async
 
 

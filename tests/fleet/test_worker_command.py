@@ -1,0 +1,160 @@
+"""``flowpg worker`` as a process: signals, exit codes, and what ``--app`` may name."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from flowpg.console.worker import load_runtime
+from flowpg.engine.flow_engine import FlowEngine
+from flowpg.errors import InvalidArgument
+from flowpg.fleet.worker import FlowWorker
+from tests.engine.support import SPEC, EngineStore, short
+from tests.fleet.apps import Marked, Quick
+from tests.waiting import until_async
+
+EXIT_SECONDS = 20
+
+
+@asynccontextmanager
+async def worker_process(
+    dsn: str, *options: str, app: str = "tests.fleet.apps:Marked"
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A worker that is ready; killed at the end if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "flowpg", "worker", "--app", app, *options),
+        env={**os.environ, "FLOWPG_DSN": dsn},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        await _line(process.stderr, b"worker on queue")
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _line(stream: asyncio.StreamReader | None, wanted: bytes) -> None:
+    assert stream is not None
+    seen = []
+    async with asyncio.timeout(EXIT_SECONDS):
+        while line := await stream.readline():
+            seen.append(line)
+            if wanted in line:
+                return
+    raise AssertionError(f"no line with {wanted!r} in {seen}")
+
+
+async def _exit_code(process: asyncio.subprocess.Process) -> int:
+    async with asyncio.timeout(EXIT_SECONDS):
+        return await process.wait()
+
+
+async def _finish_elsewhere(store: EngineStore, run_id: str) -> FlowEngine:
+    """Another worker that needs no lease to run out."""
+    engine = await store.engine(Quick())
+    assert await FlowWorker(engine).run_until_idle() == 1
+    assert (await engine.snapshot(run_id)).terminal
+    return engine
+
+
+async def test_a_worker_process_drives_runs_and_ends_with_zero_on_sigterm(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    client = await postgres_only.engine(None)
+    run_id = await client.start(SPEC, "quick")
+    async with worker_process(direct_dsn) as process:
+
+        async def ended() -> bool:
+            return (await client.run_info(run_id)).status.terminal
+
+        await until_async(ended, "the run ends")
+        process.send_signal(signal.SIGTERM)
+        assert await _exit_code(process) == 0
+    assert (await client.snapshot(run_id)).output == "quick"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_step_that_outlasts_the_grace_period_is_given_back(
+    postgres_only: EngineStore, direct_dsn: str, number: signal.Signals
+) -> None:
+    client = await postgres_only.engine(None)
+    run_id = await client.start(SPEC, "forever")
+    async with worker_process(direct_dsn, "--grace", "0.1") as process:
+        await _line(process.stdout, b"entered forever")
+        process.send_signal(number)
+        await _line(process.stdout, b"cleaned up")
+        assert await _exit_code(process) == 0
+    engine = await _finish_elsewhere(postgres_only, run_id)
+    assert short(await engine.history(run_id)).count("step.started s") == 1
+
+
+async def test_a_second_signal_does_not_wait(postgres_only: EngineStore, direct_dsn: str) -> None:
+    client = await postgres_only.engine(None)
+    run_id = await client.start(SPEC, "forever")
+    async with worker_process(direct_dsn, "--grace", "1000") as process:
+        await _line(process.stdout, b"entered forever")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        assert await _exit_code(process) == 0
+    await _finish_elsewhere(postgres_only, run_id)
+
+
+async def test_a_step_in_a_thread_that_does_not_end_keeps_no_process_alive(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    client = await postgres_only.engine(None)
+    run_id = await client.start(SPEC, "deaf")
+    async with worker_process(direct_dsn, "--grace", "0") as process:
+        await _line(process.stdout, b"entered deaf")
+        process.send_signal(signal.SIGTERM)
+        assert await _exit_code(process) == 0
+    await _finish_elsewhere(postgres_only, run_id)
+
+
+async def test_the_runs_of_a_killed_worker_go_to_another_when_its_lease_has_run_out(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    client = await postgres_only.engine(None)
+    run_id = await client.start(SPEC, "forever")
+    async with worker_process(direct_dsn, "--lease", "30") as process:
+        await _line(process.stdout, b"entered forever")
+        process.kill()
+        await process.wait()
+    engine = await postgres_only.engine(Quick())
+    assert await FlowWorker(engine).run_until_idle() == 0
+    postgres_only.advance(timedelta(seconds=31))
+    await _finish_elsewhere(postgres_only, run_id)
+
+
+@pytest.mark.parametrize(
+    "name", ["Marked", "marked", "factory"], ids=["class", "instance", "factory"]
+)
+def test_an_application_is_an_instance_a_class_or_a_factory(name: str) -> None:
+    assert isinstance(load_runtime(f"tests.fleet.apps:{name}"), Marked)
+
+
+@pytest.mark.parametrize(
+    ("application", "sentence"),
+    [
+        ("tests.fleet.apps", "not of the form module:attribute"),
+        ("tests.fleet.apps:", "not of the form module:attribute"),
+        ("no.such.module:x", "cannot import 'no.such.module'"),
+        ("tests.fleet.apps:missing", "has no 'missing'"),
+        ("tests.fleet.apps:number", "is no FlowRuntime"),
+        ("tests.fleet.apps:makes_none", "is no FlowRuntime"),
+        ("tests.fleet.apps:NeedsArguments", "needs arguments"),
+    ],
+)
+def test_an_application_that_is_none_is_refused_with_a_sentence(
+    application: str, sentence: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=sentence):
+        load_runtime(application)
