@@ -898,69 +898,68 @@ RETURN EXISTS (SELECT FROM flow_active_hooks AS h WHERE h.run_id = p_run_id)
 REVOKE EXECUTE ON FUNCTION flow_has_suspension(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_has_suspension(text) IS 'Whether a run has an open hook, wait or delayed retry.';
 
--- sql/functions/project/flow_spec_columns.sql
--- flow_spec_columns: name, version and build of a workflow, out of the payload of run_created.
--- Arguments: p_run_id (for the error), p_payload, an object with a member spec.
--- Locks: none. SQLSTATEs: WF013 the run id is not valid; WF009 when name or version is missing, blank, too long to index, or not
---   text. Callers: internal.
-CREATE FUNCTION flow_spec_columns(
-    p_run_id text, p_payload json, OUT name text, OUT version text, OUT build text
-)
-LANGUAGE plpgsql IMMUTABLE
-SET search_path FROM CURRENT
-AS $$
-DECLARE
-    v_spec json;
-    v_reason text;
-BEGIN
-    IF NOT flow_run_id_is_valid(p_run_id) THEN
-        PERFORM flow_raise_run_id(p_run_id);
-    END IF;
-    v_spec := flow_json_get(p_payload, 'spec');
-    v_reason := flow_spec_refusal(v_spec);
-    IF v_reason IS NOT NULL THEN
-        PERFORM flow_raise_transition(p_run_id, v_reason);
-    END IF;
-    name := flow_json_get_text(v_spec, 'name');
-    version := flow_json_get_text(v_spec, 'version');
-    build := flow_json_get_text(v_spec, 'runtime_build');
-END
-$$;
+-- sql/functions/project/flow_spec.sql
+-- What a workflow spec must have, and what the run's row takes from it.
+--   flow_json_is_name(value)             a string that is not blank, not over 1024 bytes, and plain
+--                                        text (no \u0000, no lone surrogate)
+--   flow_spec_refusal(spec)              what is wrong with a spec, or null
+--   flow_refuse_spec(run, payload)       raises that for a run_created event
+-- Arguments: JSON values; p_run_id for the error.
+-- Locks: none. SQLSTATEs: WF009, WF013 from flow_refuse_spec. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed there. Give them plain
+-- columns: an expression as argument keeps them from being inlined.
+CREATE FUNCTION flow_json_is_name(p_value json) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN p_value IS NULL OR json_typeof(p_value) <> 'string' THEN false
+    WHEN octet_length(p_value::text) NOT BETWEEN 3 AND 6146 THEN false
+    WHEN flow_json_is_hard(p_value::text) AND strpos(flow_json_shield(p_value::text), E'\x7f3') > 0
+        THEN false
+    ELSE btrim(p_value #>> '{}', E' \t\n\r') <> '' AND octet_length(p_value #>> '{}') <= 1024
+END;
 
 CREATE FUNCTION flow_spec_refusal(p_spec json) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
 AS $$
 DECLARE
-    v_key text;
-    v_member json;
+    v_build json;
 BEGIN
     IF p_spec IS NULL OR json_typeof(p_spec) <> 'object' THEN
         RETURN 'the workflow spec is not a JSON object';
+    ELSIF NOT flow_json_is_name(flow_json_get(p_spec, 'name')) THEN
+        RETURN 'the workflow spec needs a name: a string, not blank, of at most 1024 bytes';
+    ELSIF NOT flow_json_is_name(flow_json_get(p_spec, 'version')) THEN
+        RETURN 'the workflow spec needs a version: a string, not blank, of at most 1024 bytes';
     END IF;
-    FOREACH v_key IN ARRAY ARRAY['name', 'version', 'runtime_build'] LOOP
-        v_member := flow_json_get(p_spec, v_key);
-        CONTINUE WHEN v_key = 'runtime_build'
-            AND (v_member IS NULL OR json_typeof(v_member) = 'null');
-        IF v_member IS NULL OR json_typeof(v_member) <> 'string'
-            OR btrim(flow_json_get_text(p_spec, v_key)) = ''
-        THEN
-            RETURN format('the workflow spec needs a %s that is a string and not blank', v_key);
-        END IF;
-        IF octet_length(flow_json_get_text(p_spec, v_key)) > 1024 THEN
-            RETURN format('the %s of the workflow spec is longer than 1024 bytes', v_key);
-        END IF;
-    END LOOP;
+    v_build := flow_json_get(p_spec, 'runtime_build');
+    IF json_typeof(v_build) <> 'null' AND NOT flow_json_is_name(v_build) THEN
+        RETURN 'the runtime_build of the workflow spec is not a string, blank, or over 1024 bytes';
+    END IF;
     RETURN NULL;
-EXCEPTION WHEN data_exception THEN
-    RETURN 'the name, version or build of the workflow spec holds characters that text cannot';
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_spec_columns(text, json) FROM PUBLIC;
+CREATE FUNCTION flow_refuse_spec(p_run_id text, p_payload json) RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF NOT flow_run_id_is_valid(p_run_id) THEN
+        PERFORM flow_raise_run_id(p_run_id);
+    END IF;
+    PERFORM flow_raise_transition(p_run_id, coalesce(
+        flow_spec_refusal(flow_json_get(p_payload, 'spec')), 'the workflow spec is not valid'));
+    RETURN NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_json_is_name(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_spec_refusal(json) FROM PUBLIC;
-COMMENT ON FUNCTION flow_spec_columns(text, json) IS 'Name, version and build out of a run_created payload.';
+REVOKE EXECUTE ON FUNCTION flow_refuse_spec(text, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_json_is_name(json) IS 'Whether a JSON value may name something.';
 COMMENT ON FUNCTION flow_spec_refusal(json) IS 'What is wrong with a workflow spec, or null.';
+COMMENT ON FUNCTION flow_refuse_spec(text, json) IS 'Raises what is wrong with a run_created event.';
 
 -- sql/functions/project/flow_refuse_projection.sql
 -- flow_refuse_projection: raises the error of events that cannot follow the stream of their run.
@@ -1188,7 +1187,7 @@ COMMENT ON FUNCTION flow_project_wakeups(flow_event_fact[], integer, text[])
 -- stream for every writer: a change that does not follow the head of its run is refused.
 -- Arguments: p_changes, one a run. Hooks and wakeups must be up to date: whether any is open makes
 --   the difference between running and suspended.
--- Locks: rows. The run locks are the caller's. SQLSTATEs: WF004, WF009, WF010. Callers: internal.
+-- Locks: rows. The run locks are the caller's. SQLSTATEs: WF004, WF009, WF013. Callers: internal.
 CREATE FUNCTION flow_project_runs(p_changes flow_run_change[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -1229,7 +1228,10 @@ BEGIN
     WITH made AS (
         INSERT INTO flow_runs AS r (run_id, workflow_name, workflow_version, runtime_build, status,
             head_sequence, created_at, updated_at, ended_at)
-        SELECT c.run_id, s.name, s.version, s.build,
+        SELECT CASE WHEN flow_run_id_is_valid(c.run_id) AND flow_json_is_name(s.name)
+                         AND flow_json_is_name(s.version)
+                    THEN c.run_id ELSE flow_refuse_spec(c.run_id, c.create_payload) END,
+               s.name #>> '{}', s.version #>> '{}', s.build,
                CASE
                    WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
                    WHEN c.flags & 16 <> 0 THEN 'cancelling'
@@ -1240,7 +1242,12 @@ BEGIN
                c.last_sequence, c.created_at, c.recorded_at,
                CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END
           FROM unnest(p_changes) AS c
-         CROSS JOIN LATERAL flow_spec_columns(c.run_id, c.create_payload) AS s
+         CROSS JOIN LATERAL (
+                SELECT flow_json_get(c.create_payload, 'spec') AS spec OFFSET 0) AS p
+         CROSS JOIN LATERAL (
+                SELECT flow_json_get(p.spec, 'name') AS name,
+                       flow_json_get(p.spec, 'version') AS version,
+                       flow_json_get_text(p.spec, 'runtime_build') AS build OFFSET 0) AS s
          WHERE c.flags & 64 <> 0
             -- a row with head 0 was reserved for its queue in this transaction
             ON CONFLICT (run_id) DO UPDATE
@@ -1288,24 +1295,43 @@ DECLARE
     v_broken boolean;
     v_change flow_run_change;
 BEGIN
-    SELECT array_agg(ROW(s.run_id, s.first_sequence, s.last_sequence, s.flags, s.recorded_at,
-               s.create_payload, s.created_at, s.terminal_status, s.is_broken)::flow_run_change),
-           array_agg(s.run_id), bit_or(s.flags), bool_or(s.is_broken)
-      INTO v_changes, v_run_ids, v_flags, v_broken
-      FROM (SELECT f.run_id, min(f.sequence) AS first_sequence, max(f.sequence) AS last_sequence,
-                   bit_or(f.flags) AS flags, max(f.recorded_at) AS recorded_at,
-                   (array_agg(f.payload) FILTER (WHERE f.flags = 64))[1] AS create_payload,
-                   min(f.recorded_at) FILTER (WHERE f.flags = 64) AS created_at,
-                   max(flow_terminal_status(f.event_type)) FILTER (WHERE f.flags = 32)
-                       AS terminal_status,
-                   max(f.sequence) - min(f.sequence) + 1 <> count(*)
-                       OR bool_or((f.flags = 64) <> (f.sequence = 1))
-                       OR min(f.sequence) FILTER (WHERE f.flags = 32) < max(f.sequence)
-                       AS is_broken
-              FROM (SELECT e.run_id, e.sequence, e.event_type, e.payload, e.recorded_at,
-                           flow_event_flags(e.event_type, e.due_at IS NOT NULL) AS flags
-                      FROM unnest(p_events) AS e) AS f
-             GROUP BY f.run_id) AS s;
+    SELECT bit_or(flow_event_flags(e.event_type, e.due_at IS NOT NULL)) INTO v_flags
+      FROM unnest(p_events) AS e;
+    IF v_flags & 224 = 0 THEN
+        -- nothing begins or ends: the usual append, summed up with less work
+        SELECT array_agg(ROW(s.run_id, s.first_sequence, s.last_sequence, s.flags, s.recorded_at,
+                   NULL, NULL, NULL, s.is_broken)::flow_run_change),
+               array_agg(s.run_id), bool_or(s.is_broken)
+          INTO v_changes, v_run_ids, v_broken
+          FROM (SELECT e.run_id, min(e.sequence) AS first_sequence,
+                       max(e.sequence) AS last_sequence, max(e.recorded_at) AS recorded_at,
+                       bit_or(flow_event_flags(e.event_type, e.due_at IS NOT NULL)) AS flags,
+                       min(e.sequence) = 1 OR max(e.sequence) - min(e.sequence) + 1 <> count(*)
+                           AS is_broken
+                  FROM unnest(p_events) AS e
+                 GROUP BY e.run_id) AS s;
+    ELSE
+        SELECT array_agg(ROW(s.run_id, s.first_sequence, s.last_sequence, s.flags, s.recorded_at,
+                   s.create_payload, s.created_at, s.terminal_status, s.is_broken)
+                   ::flow_run_change),
+               array_agg(s.run_id), bool_or(s.is_broken)
+          INTO v_changes, v_run_ids, v_broken
+          FROM (SELECT f.run_id, min(f.sequence) AS first_sequence,
+                       max(f.sequence) AS last_sequence, max(f.recorded_at) AS recorded_at,
+                       bit_or(f.flags) AS flags,
+                       (array_agg(f.payload) FILTER (WHERE f.flags = 64))[1] AS create_payload,
+                       min(f.recorded_at) FILTER (WHERE f.flags = 64) AS created_at,
+                       max(flow_terminal_status(f.event_type)) FILTER (WHERE f.flags = 32)
+                           AS terminal_status,
+                       max(f.sequence) - min(f.sequence) + 1 <> count(*)
+                           OR bool_or((f.flags = 64) <> (f.sequence = 1))
+                           OR coalesce(min(f.sequence) FILTER (WHERE f.flags = 32)
+                                       < max(f.sequence), false) AS is_broken
+                  FROM (SELECT e.run_id, e.sequence, e.event_type, e.payload, e.recorded_at,
+                               flow_event_flags(e.event_type, e.due_at IS NOT NULL) AS flags
+                          FROM unnest(p_events) AS e OFFSET 0) AS f
+                 GROUP BY f.run_id) AS s;
+    END IF;
     IF v_broken THEN
         FOREACH v_change IN ARRAY v_changes LOOP
             IF v_change.is_broken THEN
@@ -1680,7 +1706,9 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 AS $$
 DECLARE
     v_verdicts flow_append_verdict[];
+    v_repeats boolean;
 BEGIN
+    SELECT count(DISTINCT e.run_id) < count(e.run_id) INTO v_repeats FROM unnest(p_elements) AS e;
     SELECT array_agg(ROW(c.outcome, c.head, coalesce(c.status
                IN ('completed', 'failed', 'cancelled', 'continued_as_new'), false),
                CASE c.outcome
@@ -1700,7 +1728,11 @@ BEGIN
         SELECT e.ordinal, e.creates, e.expected, e.epoch, e.refusal, r.head, r.status,
                r.lease_epoch,
                CASE
-                   WHEN e.refusal IS NOT NULL OR e.occurrence > 1 THEN 'invalid'
+                   WHEN e.refusal IS NOT NULL THEN 'invalid'
+                   WHEN v_repeats AND EXISTS (
+                        SELECT FROM unnest(p_elements) AS o
+                         WHERE o.run_id = e.run_id AND o.ordinal < e.ordinal
+                           AND o.refusal IS NULL) THEN 'invalid'
                    WHEN r.head IS NULL AND NOT e.creates THEN 'run_not_found'
                    WHEN e.epoch IS NOT NULL AND e.epoch <> coalesce(r.lease_epoch, 0)
                        THEN 'lease_lost'
@@ -1712,11 +1744,7 @@ BEGIN
                        THEN 'run_terminal'
                    ELSE 'appended'
                END AS outcome
-          FROM (SELECT u.ordinal, u.run_id, u.creates, u.expected, u.epoch, u.refusal,
-                       u.event_count,
-                       row_number() OVER (PARTITION BY u.run_id, u.refusal IS NULL
-                                          ORDER BY u.ordinal) AS occurrence
-                  FROM unnest(p_elements) AS u) AS e
+          FROM unnest(p_elements) AS e
           LEFT JOIN LATERAL (
                 SELECT f.head_sequence AS head, f.status, f.lease_epoch
                   FROM flow_runs AS f
@@ -1881,12 +1909,6 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    -- the trigger makes the rows of new runs; only a queue of their own needs a row before that
-    PERFORM flow_reserve_runs(array_agg(e.run_id), array_agg(e.queue), p_at)
-       FROM unnest(p_elements) AS e
-      WHERE e.creates AND e.queue <> 'default' AND p_bases[e.ordinal] IS NOT NULL
-     HAVING count(*) > 0;
-
     INSERT INTO flow_events
         (run_id, sequence, event_id, event_type, subject_id, due_at, payload, recorded_at)
     SELECT e.run_id, p_bases[e.ordinal] + v.event_position,
@@ -1932,7 +1954,9 @@ COMMENT ON FUNCTION flow_reserve_runs(text[], text[], timestamptz)
 -- Arguments: p_run_ids, p_epochs, p_wakes: three arrays, one entry a run: the epoch of the lease and
 --   the wake count its holder has seen. A run that has ended is always released.
 -- Returns one row a run: released, and the wake count as it is now (0 when the lease is not held).
--- Not released means that the run was woken, and the lease stays, or that the lease is not held.
+-- Released is also the answer when this lease's task is gone already and nobody took another lease
+-- since: so a release whose answer was lost can be repeated. Not released means that the run was
+-- woken, and the lease stays, or that the lease is not held.
 -- Locks: queue rows, by run; the run locks are the caller's. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_release(p_run_ids text[], p_epochs bigint[], p_wakes bigint[])
 RETURNS TABLE (run_id text, released boolean, wakes bigint)
@@ -1960,12 +1984,18 @@ BEGIN
        SET blocked_reason = NULL
      WHERE r.run_id = ANY (v_gone) AND r.blocked_reason IS NOT NULL;
     RETURN QUERY
-    SELECT g.run_id, g.run_id = ANY (v_gone), coalesce(t.wakes, 0)
+    SELECT g.run_id,
+           g.run_id = ANY (v_gone)
+               OR (t.wakes IS NULL AND coalesce(r.lease_epoch = g.epoch, false)),
+           coalesce(t.wakes, 0)
       FROM unnest(p_run_ids, p_epochs) AS g (run_id, epoch)
       LEFT JOIN LATERAL (
             SELECT f.wakes FROM flow_tasks AS f
              WHERE f.run_id = g.run_id AND f.kind = 'drive_run' AND f.epoch = g.epoch
-             LIMIT 1) AS t ON true;
+             LIMIT 1) AS t ON true
+      LEFT JOIN LATERAL (
+            SELECT f.lease_epoch FROM flow_runs AS f
+             WHERE f.run_id = g.run_id LIMIT 1) AS r ON true;
 END
 $$;
 
@@ -2038,22 +2068,29 @@ DECLARE
     v_has_tokens boolean;
     v_has_links boolean;
     v_has_release boolean;
+    v_has_queue boolean;
+    v_runs text[];
+    v_linked text[];
 BEGIN
     IF v_elements IS NULL THEN
         RETURN;
     END IF;
-    PERFORM flow_lock_runs(ARRAY(
-        SELECT e.run_id FROM unnest(v_elements) AS e
-        UNION ALL
-        SELECT v.linked_run_id FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
-         WHERE e.has_link AND v.linked_run_id IS NOT NULL));
-    SELECT bool_or(e.has_token), bool_or(e.has_link), bool_or(e.release IS NOT NULL)
-      INTO v_has_tokens, v_has_links, v_has_release
+    SELECT array_agg(e.run_id), bool_or(e.has_token), bool_or(e.has_link),
+           bool_or(e.release IS NOT NULL), bool_or(e.creates AND e.queue <> 'default')
+      INTO v_runs, v_has_tokens, v_has_links, v_has_release, v_has_queue
       FROM unnest(v_elements) AS e;
+    IF v_has_links THEN
+        v_linked := ARRAY(
+            SELECT v.linked_run_id
+              FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
+             WHERE v.linked_run_id IS NOT NULL);
+    END IF;
+    PERFORM flow_lock_runs(v_runs || v_linked);
     IF v_has_tokens THEN
         PERFORM flow_lock_tokens(ARRAY(
-            SELECT v.token FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
-             WHERE e.has_token AND v.token IS NOT NULL));
+            SELECT v.token
+              FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
+             WHERE v.token IS NOT NULL));
     END IF;
 
     v_at := flow_now();
@@ -2064,6 +2101,13 @@ BEGIN
     SELECT array_agg(CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) END)
       INTO v_bases
       FROM unnest(v_verdicts) AS d;
+    IF v_has_queue THEN
+        -- the trigger makes the rows of new runs; only a queue of their own needs a row before that
+        PERFORM flow_reserve_runs(array_agg(e.run_id), array_agg(e.queue), v_at)
+           FROM unnest(v_elements) AS e
+          WHERE e.creates AND e.queue <> 'default' AND v_bases[e.ordinal] IS NOT NULL
+         HAVING count(*) > 0;
+    END IF;
     PERFORM flow_append_write(v_elements, v_bases, v_at);
 
     IF v_has_release THEN
@@ -3936,7 +3980,7 @@ COMMENT ON FUNCTION flow_heartbeat(json, interval) IS 'Extends leases.';
 -- sql/functions/queue/flow_release_run.sql
 -- flow_release_run: gives the lease of a run back because there is nothing left to do.
 -- Arguments: p_run_id; p_epoch, of the lease; p_wakes, the wake count its holder has seen.
--- Returns true when the task is gone. False: the run was woken meanwhile and the lease stays (look
+-- Returns true when the task is gone, also when it is asked again. False: the run was woken meanwhile and the lease stays (look
 --   again), or the lease is not held any more. A run that has ended is always released.
 -- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: none.
 -- Callers: worker.
