@@ -55,20 +55,13 @@ class RunTip:
 
     def fold(self, events: Sequence[NewEvent]) -> None:
         """Fold events and keep them for the next append. InvalidTransition if they may not be."""
+        snapshot, run_id, now = self.snapshot, self.run_id, self._now
         for event in events:
-            projection.apply_new(self.snapshot, self.run_id, event, self._now)
-            sequence = self.snapshot.last_sequence
+            projection.apply_new(snapshot, run_id, event, now)
             self.history.append(
-                FlowEventEnvelope(
-                    self.run_id,
-                    sequence,
-                    event_id(self.run_id, sequence),
-                    self._now,
-                    event.type,
-                    data=event.data,
-                )
+                _Driven(run_id, snapshot.last_sequence, "", now, event.type, data=event.data)
             )
-            self.pending.append(event)
+        self.pending += events
 
     def fold_repairs(self) -> None:
         """Complete what an interrupted writer left undone; looked for once after each load."""
@@ -120,8 +113,18 @@ class RunTip:
         return max(0.0, (deadline - self._now - elapsed).total_seconds())
 
 
-def event_id(run_id: str, sequence: int) -> str:
-    """The id a store derives for an event that brings none."""
-    return str(
-        UUID(bytes=hashlib.md5(f"{run_id}/{sequence}".encode(), usedforsecurity=False).digest())
-    )
+class _Driven(FlowEventEnvelope):
+    """An event of this drive. Its id is the one the store derives, made when someone asks: few do,
+    and it costs as much as folding the event."""
+
+    __slots__ = ()
+
+    @property
+    def event_id(self) -> str:
+        """What a store derives for an event that brings no id: MD5 of run and sequence."""
+        digest = hashlib.md5(f"{self.run_id}/{self.sequence}".encode(), usedforsecurity=False)
+        return str(UUID(bytes=digest.digest()))
+
+    @event_id.setter
+    def event_id(self, value: str) -> None:
+        """Ignored."""
