@@ -11,7 +11,9 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 AS $$
 DECLARE
     v_verdicts flow_append_verdict[];
+    v_repeats boolean;
 BEGIN
+    SELECT count(DISTINCT e.run_id) < count(e.run_id) INTO v_repeats FROM unnest(p_elements) AS e;
     SELECT array_agg(ROW(c.outcome, c.head, coalesce(c.status
                IN ('completed', 'failed', 'cancelled', 'continued_as_new'), false),
                CASE c.outcome
@@ -31,7 +33,11 @@ BEGIN
         SELECT e.ordinal, e.creates, e.expected, e.epoch, e.refusal, r.head, r.status,
                r.lease_epoch,
                CASE
-                   WHEN e.refusal IS NOT NULL OR e.occurrence > 1 THEN 'invalid'
+                   WHEN e.refusal IS NOT NULL THEN 'invalid'
+                   WHEN v_repeats AND EXISTS (
+                        SELECT FROM unnest(p_elements) AS o
+                         WHERE o.run_id = e.run_id AND o.ordinal < e.ordinal
+                           AND o.refusal IS NULL) THEN 'invalid'
                    WHEN r.head IS NULL AND NOT e.creates THEN 'run_not_found'
                    WHEN e.epoch IS NOT NULL AND e.epoch <> coalesce(r.lease_epoch, 0)
                        THEN 'lease_lost'
@@ -43,11 +49,7 @@ BEGIN
                        THEN 'run_terminal'
                    ELSE 'appended'
                END AS outcome
-          FROM (SELECT u.ordinal, u.run_id, u.creates, u.expected, u.epoch, u.refusal,
-                       u.event_count,
-                       row_number() OVER (PARTITION BY u.run_id, u.refusal IS NULL
-                                          ORDER BY u.ordinal) AS occurrence
-                  FROM unnest(p_elements) AS u) AS e
+          FROM unnest(p_elements) AS e
           LEFT JOIN LATERAL (
                 SELECT f.head_sequence AS head, f.status, f.lease_epoch
                   FROM flow_runs AS f

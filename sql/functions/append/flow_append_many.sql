@@ -31,22 +31,29 @@ DECLARE
     v_has_tokens boolean;
     v_has_links boolean;
     v_has_release boolean;
+    v_has_queue boolean;
+    v_runs text[];
+    v_linked text[];
 BEGIN
     IF v_elements IS NULL THEN
         RETURN;
     END IF;
-    PERFORM flow_lock_runs(ARRAY(
-        SELECT e.run_id FROM unnest(v_elements) AS e
-        UNION ALL
-        SELECT v.linked_run_id FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
-         WHERE e.has_link AND v.linked_run_id IS NOT NULL));
-    SELECT bool_or(e.has_token), bool_or(e.has_link), bool_or(e.release IS NOT NULL)
-      INTO v_has_tokens, v_has_links, v_has_release
+    SELECT array_agg(e.run_id), bool_or(e.has_token), bool_or(e.has_link),
+           bool_or(e.release IS NOT NULL), bool_or(e.creates AND e.queue <> 'default')
+      INTO v_runs, v_has_tokens, v_has_links, v_has_release, v_has_queue
       FROM unnest(v_elements) AS e;
+    IF v_has_links THEN
+        v_linked := ARRAY(
+            SELECT v.linked_run_id
+              FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
+             WHERE v.linked_run_id IS NOT NULL);
+    END IF;
+    PERFORM flow_lock_runs(v_runs || v_linked);
     IF v_has_tokens THEN
         PERFORM flow_lock_tokens(ARRAY(
-            SELECT v.token FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
-             WHERE e.has_token AND v.token IS NOT NULL));
+            SELECT v.token
+              FROM unnest(v_elements) AS e CROSS JOIN LATERAL unnest(e.events) AS v
+             WHERE v.token IS NOT NULL));
     END IF;
 
     v_at := flow_now();
@@ -57,6 +64,13 @@ BEGIN
     SELECT array_agg(CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) END)
       INTO v_bases
       FROM unnest(v_verdicts) AS d;
+    IF v_has_queue THEN
+        -- the trigger makes the rows of new runs; only a queue of their own needs a row before that
+        PERFORM flow_reserve_runs(array_agg(e.run_id), array_agg(e.queue), v_at)
+           FROM unnest(v_elements) AS e
+          WHERE e.creates AND e.queue <> 'default' AND v_bases[e.ordinal] IS NOT NULL
+         HAVING count(*) > 0;
+    END IF;
     PERFORM flow_append_write(v_elements, v_bases, v_at);
 
     IF v_has_release THEN

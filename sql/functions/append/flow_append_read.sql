@@ -31,6 +31,7 @@ BEGIN
                    run_id text, expected bigint, epoch bigint, release bigint, queue text,
                    events json))
                WITH ORDINALITY AS x (run_id, expected, epoch, release, queue, events, ordinal)
+        OFFSET 0
       ) AS b
      CROSS JOIN LATERAL (
         SELECT count(*)::integer AS event_count,

@@ -50,6 +50,8 @@ BEGIN ATOMIC
                    type text, subject text, due_at text, due_in_us bigint, payload json,
                    event_id uuid))
                WITH ORDINALITY AS x (type, subject, due_at, due_in_us, payload, event_id, ordinal)
+        -- keeps the values apart from the questions below, which would compute them again and again
+        OFFSET 0
       ) AS e
      CROSS JOIN LATERAL (
         SELECT b.bytes,

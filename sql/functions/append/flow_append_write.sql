@@ -11,12 +11,6 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    -- the trigger makes the rows of new runs; only a queue of their own needs a row before that
-    PERFORM flow_reserve_runs(array_agg(e.run_id), array_agg(e.queue), p_at)
-       FROM unnest(p_elements) AS e
-      WHERE e.creates AND e.queue <> 'default' AND p_bases[e.ordinal] IS NOT NULL
-     HAVING count(*) > 0;
-
     INSERT INTO flow_events
         (run_id, sequence, event_id, event_type, subject_id, due_at, payload, recorded_at)
     SELECT e.run_id, p_bases[e.ordinal] + v.event_position,

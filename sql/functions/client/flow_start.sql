@@ -18,8 +18,8 @@ DECLARE
     v_done record;
 BEGIN
     SELECT s.run_id, s.outcome, s.head_sequence, s.detail::jsonb AS detail INTO v_done
-      FROM flow_start_runs(ARRAY[
-               flow_start_request_of(1, p_run_id, p_spec, p_input, p_queue)]) AS s;
+      FROM flow_start_many(json_build_array(json_build_object(
+               'run_id', p_run_id, 'spec', p_spec, 'input', p_input, 'queue', p_queue))) AS s;
     IF v_done.outcome = 'run_conflict' THEN
         PERFORM flow_raise_conflict(v_done.run_id, v_done.detail ->> 'reason');
     ELSIF v_done.outcome = 'invalid' THEN

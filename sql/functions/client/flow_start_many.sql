@@ -15,7 +15,7 @@ DECLARE
     v_shielded boolean := flow_json_is_hard(p_runs::text);
     v_runs json := p_runs;
     v_requests flow_start_request[];
-    v_one flow_start_request;
+    v_one flow_start_request[];
     v_element json;
     v_ordinal integer := 0;
 BEGIN
@@ -36,14 +36,14 @@ BEGIN
         FOR v_element IN SELECT a.element FROM json_array_elements(v_runs) AS a (element) LOOP
             v_ordinal := v_ordinal + 1;
             BEGIN
-                v_one := (flow_start_read(('[' || v_element::text || ']')::json, v_shielded))[1];
+                v_one := flow_start_read(('[' || v_element::text || ']')::json, v_shielded);
+                v_one[1].ordinal := v_ordinal;
             EXCEPTION WHEN data_exception THEN
-                v_one := NULL;
-                v_one.run_id := flow_append_run_id(v_element, v_shielded);
-                v_one.refusal := json_build_object('sqlstate', 'WF010', 'argument', 'p_runs',
-                    'reason', 'the element is malformed: a member has the wrong type or form');
+                v_one := ARRAY[ROW(v_ordinal, flow_append_run_id(v_element, v_shielded), NULL, NULL,
+                    'default', NULL, json_build_object('sqlstate', 'WF010', 'argument', 'p_runs',
+                    'reason', 'the element is malformed: a member has the wrong type or form')
+                    )::flow_start_request];
             END;
-            v_one.ordinal := v_ordinal;
             v_requests := v_requests || v_one;
         END LOOP;
     END;

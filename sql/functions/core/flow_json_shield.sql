@@ -12,7 +12,8 @@
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_json_is_hard(p_text text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN strpos(p_text, '\u0000') > 0 OR strpos(p_text, '\ud') > 0 OR strpos(p_text, '\uD') > 0;
+RETURN strpos(p_text, '\u') > 0
+   AND (strpos(p_text, '\u0000') > 0 OR strpos(p_text, '\ud') > 0 OR strpos(p_text, '\uD') > 0);
 
 CREATE FUNCTION flow_json_shield(p_text text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE

@@ -11,9 +11,6 @@ BEGIN
     IF octet_length(NEW.payload::text) > 1048576 THEN
         PERFORM flow_raise_too_large(NEW.run_id, NEW.event_type, octet_length(NEW.payload::text));
     END IF;
-    IF NOT flow_run_id_is_valid(NEW.run_id) THEN
-        PERFORM flow_raise_run_id(NEW.run_id);
-    END IF;
     PERFORM flow_raise_transition(NEW.run_id, coalesce(
         flow_event_refusal(NEW.event_type, NEW.subject_id, NEW.due_at IS NOT NULL, NEW.payload),
         'an event needs a sequence from 1, an event id, a time and a transaction id'));

@@ -2,7 +2,7 @@
 -- stream for every writer: a change that does not follow the head of its run is refused.
 -- Arguments: p_changes, one a run. Hooks and wakeups must be up to date: whether any is open makes
 --   the difference between running and suspended.
--- Locks: rows. The run locks are the caller's. SQLSTATEs: WF004, WF009, WF010. Callers: internal.
+-- Locks: rows. The run locks are the caller's. SQLSTATEs: WF004, WF009, WF013. Callers: internal.
 CREATE FUNCTION flow_project_runs(p_changes flow_run_change[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -43,7 +43,11 @@ BEGIN
     WITH made AS (
         INSERT INTO flow_runs AS r (run_id, workflow_name, workflow_version, runtime_build, status,
             head_sequence, created_at, updated_at, ended_at)
-        SELECT c.run_id, s.name, s.version, s.build,
+        SELECT CASE WHEN flow_run_id_is_valid(c.run_id)
+                         AND btrim(s.name) <> '' AND octet_length(s.name) <= 1024
+                         AND btrim(s.version) <> '' AND octet_length(s.version) <= 1024
+                    THEN c.run_id ELSE flow_refuse_spec(c.run_id, c.create_payload) END,
+               s.name, s.version, s.build,
                CASE
                    WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
                    WHEN c.flags & 16 <> 0 THEN 'cancelling'
@@ -54,7 +58,12 @@ BEGIN
                c.last_sequence, c.created_at, c.recorded_at,
                CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END
           FROM unnest(p_changes) AS c
-         CROSS JOIN LATERAL flow_spec_columns(c.run_id, c.create_payload) AS s
+         CROSS JOIN LATERAL (
+                SELECT flow_json_get(c.create_payload, 'spec') AS spec OFFSET 0) AS p
+         CROSS JOIN LATERAL (
+                SELECT flow_json_get_text(p.spec, 'name') AS name,
+                       flow_json_get_text(p.spec, 'version') AS version,
+                       flow_json_get_text(p.spec, 'runtime_build') AS build OFFSET 0) AS s
          WHERE c.flags & 64 <> 0
             -- a row with head 0 was reserved for its queue in this transaction
             ON CONFLICT (run_id) DO UPDATE

@@ -3,7 +3,9 @@
 -- Arguments: p_run_ids, p_epochs, p_wakes: three arrays, one entry a run: the epoch of the lease and
 --   the wake count its holder has seen. A run that has ended is always released.
 -- Returns one row a run: released, and the wake count as it is now (0 when the lease is not held).
--- Not released means that the run was woken, and the lease stays, or that the lease is not held.
+-- Released is also the answer when this lease's task is gone already and nobody took another lease
+-- since: so a release whose answer was lost can be repeated. Not released means that the run was
+-- woken, and the lease stays, or that the lease is not held.
 -- Locks: queue rows, by run; the run locks are the caller's. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_release(p_run_ids text[], p_epochs bigint[], p_wakes bigint[])
 RETURNS TABLE (run_id text, released boolean, wakes bigint)
@@ -31,12 +33,18 @@ BEGIN
        SET blocked_reason = NULL
      WHERE r.run_id = ANY (v_gone) AND r.blocked_reason IS NOT NULL;
     RETURN QUERY
-    SELECT g.run_id, g.run_id = ANY (v_gone), coalesce(t.wakes, 0)
+    SELECT g.run_id,
+           g.run_id = ANY (v_gone)
+               OR (t.wakes IS NULL AND coalesce(r.lease_epoch = g.epoch, false)),
+           coalesce(t.wakes, 0)
       FROM unnest(p_run_ids, p_epochs) AS g (run_id, epoch)
       LEFT JOIN LATERAL (
             SELECT f.wakes FROM flow_tasks AS f
              WHERE f.run_id = g.run_id AND f.kind = 'drive_run' AND f.epoch = g.epoch
-             LIMIT 1) AS t ON true;
+             LIMIT 1) AS t ON true
+      LEFT JOIN LATERAL (
+            SELECT f.lease_epoch FROM flow_runs AS f
+             WHERE f.run_id = g.run_id LIMIT 1) AS r ON true;
 END
 $$;
 
