@@ -272,6 +272,10 @@ def test_the_end_of_a_run_stands_last_and_beside_no_open_work() -> None:
     ):
         with pytest.raises(InvalidTransition, match="beside open"):
             plan(running(), open_work, lambda ctx: ctx.fail("x"))
+        run = running(*plan(running(), open_work).events)
+        with pytest.raises(InvalidTransition, match="beside open"):
+            plan(run, open_work, lambda ctx: ctx.fail("x"))
+        assert plan(run, lambda ctx: ctx.fail("x")).ended
     made = plan(running(), lambda ctx: ctx.record_progress(PROGRESS), lambda ctx: ctx.complete(1))
     assert types(made) == ["run_progress_recorded", "run_completed"]
 

@@ -174,9 +174,17 @@ def test_a_difference_in_a_long_value_is_shown_by_its_path() -> None:
     run = running(step("a", input=big), started("a"))
     with pytest.raises(NonDeterministic, match=r"at \$\.items\[1\]\.n: history=2; replay=3"):
         plan(run, lambda ctx: ctx.schedule_step("a", "work", other))
-    with pytest.raises(NonDeterministic) as caught:
-        plan(run, lambda ctx: ctx.schedule_step("a", "work", "z" * 100_000))
-    assert len(str(caught.value)) < 1500
+    others: list[Any] = ["z" * 100_000, {**big, "more": 1}, {**big, "items": []}]
+    for whole in others:
+        command = ScheduleStep(step_id="a", step_name="work", input=whole)
+        with pytest.raises(NonDeterministic, match=r"history=.*; replay=") as caught:
+            decide(run, (command,), NOW)
+        assert len(str(caught.value)) < 1500
+    with pytest.raises(NonDeterministic, match=r'at \$\.head: history="xxx.*; replay="x"'):
+        plan(run, lambda ctx: ctx.schedule_step("a", "work", {**big, "head": "x"}))
+    short = running(step("a", input={"head": "x", "tail": 1}), started("a"))
+    with pytest.raises(NonDeterministic, match=r'at \$\.head: history="x"; replay="xxx'):
+        plan(short, lambda ctx: ctx.schedule_step("a", "work", {"head": "x" * 900, "tail": 1}))
 
 
 @pytest.mark.parametrize("failed", [False, True])
@@ -285,6 +293,19 @@ def test_an_input_that_is_too_large_is_refused_before_any_event() -> None:
     assert (caught.value.event_type, caught.value.limit) == ("step_created", 1_048_576)
     with pytest.raises(PayloadTooLarge):
         plan(running(), lambda ctx: ctx.schedule_step("a", "w", "é" * 600_000))
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "😀"])
+def test_the_limit_of_a_payload_counts_bytes_and_is_itself_allowed(letter: str) -> None:
+    width = len(letter.encode())
+    frame = len(plan(running(), lambda ctx: ctx.schedule_step("a", "w", "")).events[0].payload())
+    room = events.MAX_PAYLOAD_BYTES - frame
+    fits = letter * (room // width) + "x" * (room % width)
+    made = plan(running(), lambda ctx: ctx.schedule_step("a", "w", fits))
+    assert len(made.events[0].payload().encode()) == events.MAX_PAYLOAD_BYTES
+    with pytest.raises(PayloadTooLarge) as caught:
+        plan(running(), lambda ctx: ctx.schedule_step("a", "w", fits + "x"))
+    assert caught.value.size == events.MAX_PAYLOAD_BYTES + 1
 
 
 def test_a_launch_does_not_see_what_workflow_code_does_to_its_input_later() -> None:

@@ -193,6 +193,17 @@ def test_provisional_times_become_those_the_store_recorded() -> None:
     assert run.cancellation.requested_at == recorded
 
 
+def test_only_the_events_of_the_append_get_its_time() -> None:
+    run = running(cancellation(), now=NOW)
+    new = [step("a", DELAYED), started("a"), events.step_retrying("a", 1, "x", SECOND)]
+    cancel = events.step_cancelled("a", 1, "over")
+    add(run, *new, cancel)
+    projection.restamp(run, [*new, cancel], NOW + 9 * SECOND)
+    assert run.cancellation is not None
+    assert run.cancellation.requested_at == NOW
+    assert run.steps["a"].retry_after is None
+
+
 def test_a_deadline_after_the_year_9999_is_refused() -> None:
     with pytest.raises(InvalidTransition, match="year 9999"):
         add(running(), NewEvent(events.WAIT_CREATED, {"wait_id": "t"}, due_in=timedelta.max))
