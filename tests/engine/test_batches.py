@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowpg.errors import InvalidTransition, NonRetryable
+from flowpg.errors import InvalidTransition, NonDeterministic, NonRetryable, UnknownStep
 from flowpg.model.commands import Decision
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus, StepStatus
@@ -232,6 +232,37 @@ async def test_a_batch_with_only_some_steps_done_goes_on_with_the_others(
     second = await engine_store.engine(runtime)
     assert (await second.drive("r")).output == ["a", "b"]
     assert runtime.calls == [("b", 1)]
+
+
+@pytest.mark.parametrize("fault", ["unknown step", "drift"])
+async def test_a_fault_waits_for_the_steps_at_work_and_keeps_their_outcomes(
+    engine_store: EngineStore, fault: str
+) -> None:
+    slow = Gated()
+    steps: dict[str, Step] = {"slow": slow}
+    if fault == "drift":
+        steps["other"] = echo
+
+    def workflow(ctx: WorkflowContext) -> Decision:
+        value = "changed" if fault == "drift" and ctx.step_completed("other") else "as it was"
+        return ctx.schedule_steps([ctx.step("other", "other"), ctx.step("slow", "slow", value)])
+
+    engine = await engine_store.engine(Script(workflow, steps))
+    driving = asyncio.ensure_future(engine.start_with_id("r", SPEC))
+    await slow.entered.wait()
+    if fault == "drift":
+
+        async def recorded() -> bool:
+            return "step.completed other" in short(await engine.history("r"))
+
+        await until_async(recorded, "the first outcome is stored")
+    assert not driving.done()
+    slow.go.set()
+    with pytest.raises((UnknownStep, NonDeterministic)):
+        await driving
+    snapshot = await engine.snapshot("r")
+    assert snapshot.steps["slow"].output == "as it was"
+    assert not slow.cancelled
 
 
 @pytest.mark.parametrize(

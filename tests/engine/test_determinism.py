@@ -1,6 +1,7 @@
 """Code that changed under an open run: the run is blocked with the difference, nothing is written,
 and it goes on once the code fits again."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -236,6 +237,21 @@ async def test_a_hook_token_that_is_taken_is_a_conflict_and_free_again_after_its
     await engine.resume_hook_by_token("the-secret-token", "second")
     assert (await engine.snapshot("loser")).output == "second"
     assert (await engine.snapshot("owner")).output == "first"
+
+
+async def test_of_runs_that_claim_one_token_at_once_exactly_one_gets_it(
+    engine_store: EngineStore,
+) -> None:
+    workflow = hook()
+    engines = [await engine_store.engine(Script(workflow)) for _ in range(3)]
+    results = await asyncio.gather(
+        *(engines[n % 3].start_with_id(f"r{n}", SPEC) for n in range(9)), return_exceptions=True
+    )
+    refused = [result for result in results if isinstance(result, HookTokenConflict)]
+    [active] = await engines[0].list_active_hooks()
+    assert len(refused) == 8
+    assert {error.run_id for error in refused} == {active.run_id}
+    assert active.run_id in results
 
 
 @pytest.mark.parametrize("how", ["dispose", "complete", "fail", "cancel", "timeout"])

@@ -11,10 +11,10 @@ from flowpg.engine.observer import (
     NullObserver,
 )
 from flowpg.model.commands import Decision
-from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.events import STEP_COMPLETED, FlowEventEnvelope
 from flowpg.model.snapshot import RunStatus
 from flowpg.replay.context import WorkflowContext
-from tests.engine.support import MINUTE, SPEC, EngineStore, Script, echo, in_order
+from tests.engine.support import MINUTE, SPEC, EngineStore, LostOnce, Script, echo, in_order
 
 
 def everything(ctx: WorkflowContext) -> Decision:
@@ -43,6 +43,19 @@ async def test_an_observer_receives_committed_events_as_they_are_stored(
     assert [e.payload for e in seen.events] == [e.payload for e in history]
     assert [e.event_id for e in seen.events] == [e.event_id for e in history]
     assert seen.keys(run_id) == [event.key for event in history]
+
+
+async def test_an_observer_also_hears_of_events_whose_append_lost_its_answer(
+    engine_store: EngineStore,
+) -> None:
+    seen = InMemoryFlowEventObserver()
+    fault = LostOnce(STEP_COMPLETED, stored=True)
+    engine = await engine_store.engine(
+        Script(in_order("a", "b"), {"work": echo}), observer=seen, wrap=fault.wrap
+    )
+    run_id = await engine.start(SPEC)
+    assert fault.failed == 1
+    assert seen.events == await engine.history(run_id)
 
 
 async def test_an_observer_hears_of_a_step_only_when_its_start_is_durable(
