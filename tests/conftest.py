@@ -31,6 +31,9 @@ _CHOICE = pytest.StashKey[Choice]()
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the server, once."""
     config.stash[_CHOICE] = choose()
+    if _wants_pgbouncer():
+        # For the commands and examples that tests run as a user would.
+        os.environ["FLOWPG_PREPARE"] = "0"
 
 
 def pytest_report_header(config: pytest.Config) -> str:

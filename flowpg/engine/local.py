@@ -29,16 +29,22 @@ async def open_engine(
     The embedded server (data in ``.flowpg/postgres``, or FLOWPG_DATA) is the one that another
     process runs there, or one that is started here and stopped at the end; its schema is brought
     up to date. A server that was named is only verified: SchemaMissing and SchemaBehind say to run
-    ``flowpg migrate``.
+    ``flowpg migrate``. FLOWPG_PREPARE=0 is for PgBouncer in transaction mode before 1.21.
     """
     target = open_target(dsn or os.environ.get("FLOWPG_DSN"), schema=schema, say=logger.info)
     # Starting a server takes a moment, and other tasks of this loop have better things to do.
     server = await asyncio.to_thread(target.__enter__)
     try:
-        store = await PostgresEventStore.connect(server.dsn, schema=schema)
+        store = await PostgresEventStore.connect(
+            server.dsn, schema=schema, prepare=_may_prepare(os.environ.get("FLOWPG_PREPARE"))
+        )
         async with (
             FlowEngine.builder(runtime).with_store(store).with_queue(queue).build() as engine
         ):
             yield engine
     finally:
         await asyncio.to_thread(target.__exit__, None, None, None)
+
+
+def _may_prepare(wanted: str | None) -> bool:
+    return (wanted or "1").lower() not in ("0", "false", "f", "no", "n", "off")
