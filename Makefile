@@ -15,6 +15,7 @@ BIN := $(VENV)/bin
 # One stamp for each set of extras. `dev` contains `embedded`, so it refreshes both.
 EMBEDDED := $(VENV)/.flowpg-embedded
 DEV := $(VENV)/.flowpg-dev
+BENCH := $(VENV)/.flowpg-bench
 # A virtual environment whose interpreter is gone or broken is made again whatever its stamps say.
 ifneq ($(shell $(BIN)/python -c 'import pip; print("works")' 2>/dev/null),works)
 REMAKE := remake-venv
@@ -23,7 +24,7 @@ endif
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check storm venv clean remake-venv
+.PHONY: help demo test check storm bench venv clean remake-venv
 
 help: ## show this list
 	@echo "flowpg: a durable workflow engine that lives in PostgreSQL"
@@ -51,6 +52,9 @@ check: $(DEV) ## lint, format, types, migration SQL, floors
 storm: $(DEV) ## run the long randomised tests too
 	@FLOWPG_STORM=1 $(BIN)/python -m pytest -m storm $(ARGS)
 
+bench: $(BENCH) ## measure flowpg beside its peers, ten minutes; writes benchmarks/results
+	@$(BIN)/python -m benchmarks set
+
 venv: $(DEV) ## make the virtual environment with everything a contributor needs
 
 clean: ## remove what the other targets made, data of the embedded server excepted
@@ -66,6 +70,11 @@ $(DEV): pyproject.toml $(REMAKE) | $(BIN)/python
 	@echo "installing flowpg with everything for development into $(VENV)"
 	@$(BIN)/python -m pip install -q -e '.[dev]'
 	@touch $(EMBEDDED) $(DEV)
+
+$(BENCH): pyproject.toml $(REMAKE) | $(BIN)/python
+	@echo "installing flowpg with the peers it is measured beside into $(VENV)"
+	@$(BIN)/python -m pip install -q -e '.[bench]'
+	@touch $(BENCH)
 
 $(BIN)/python: $(REMAKE)
 

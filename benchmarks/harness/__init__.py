@@ -1,0 +1,1 @@
+"""What every question needs: a server, contestants, rounds of measurement, a result."""

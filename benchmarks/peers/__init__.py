@@ -1,0 +1,1 @@
+"""The same work on other engines, through their public packages, at their best settings."""
