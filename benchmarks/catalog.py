@@ -27,6 +27,7 @@ QUESTIONS = {
     "recovery": "recovery",
     "idle": "idle",
     "storage": "storage",
+    "profile": "profile",
 }
 """Names of the questions, and the modules that answer them."""
 
