@@ -1,6 +1,7 @@
 """The embedded server ends with its owner, however the owner ends."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from flowpg.postgres import _launch
 from flowpg.postgres.binaries import Binaries
 from flowpg.postgres.embedded import EmbeddedPostgres
 from tests.postgres.owners import Owner, execute, gone, start_owner, until_gone, value
@@ -112,3 +114,23 @@ def test_the_server_is_gone_when_only_its_owners_thread_was_short_lived(owner: O
     assert not gone(second)
     owner.kill()
     until_gone(second)
+
+
+def test_a_server_whose_owner_died_before_it_could_ask_is_not_started() -> None:
+    # The owner named is not the parent, as when the parent died and another process took over.
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        _launch.__file__,
+        "1",
+        "same",
+        "0",
+        "0",
+        "/bin/echo",
+        "x",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == _launch.CANNOT_LAUNCH
+    assert done.stdout == ""
+    assert done.stderr == "the owner of this server was gone before the server started\n"
