@@ -36,7 +36,8 @@ def append(state: State, request: Append, now: datetime) -> AppendResult:
     released, wakes = False, 0
     if request.release is not None and request.epoch is not None:
         released = release(state, request.run_id, request.epoch, request.release)
-        wakes = 0 if released else state.tasks[request.run_id].wakes
+        task = state.tasks.get(request.run_id)
+        wakes = task.wakes if task is not None and task.epoch == request.epoch else 0
     return AppendResult(
         request.run_id, AppendOutcome.APPENDED, run.head, now, released=released, wakes=wakes
     )

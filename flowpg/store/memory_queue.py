@@ -59,16 +59,16 @@ def heartbeat(state: State, leases: Sequence[RunLease], lease: timedelta) -> lis
 def release(state: State, run_id: str, epoch: int, wakes: int) -> bool:
     """Drop the task and its lease, unless the run was woken more often than ``wakes``.
 
-    True also when no task is held under this epoch any more, as after a release whose answer was
-    lost. The caller has checked that the epoch is the run's current one.
+    True as well when the task of this lease is gone already and nobody took another lease since,
+    as after a release whose answer was lost.
     """
-    task, run = state.tasks.get(run_id), state.run(run_id)
-    run.blocked_reason = None
-    if task is None or not task.held_under(epoch):
-        return True
-    if task.wakes != wakes and not run.terminal:
+    run, task = state.run(run_id), state.tasks.get(run_id)
+    if task is None or task.epoch != epoch:
+        return run.lease_epoch == epoch
+    if task.lease_owner is None or (task.wakes != wakes and not run.terminal):
         return False
     del state.tasks[run_id]
+    run.blocked_reason = None
     return True
 
 

@@ -223,7 +223,8 @@ class PostgresEventStore:
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:
         """Extend leases."""
-        return await self._run(verbs.heartbeat(leases, lease)) if leases else []
+        call = verbs.heartbeat(leases, lease)
+        return await self._run(call) if leases else []
 
     async def release_run(self, lease: RunLease) -> bool:
         """Give a lease back."""

@@ -190,8 +190,9 @@ class FlowEventStore(Protocol):
         ...
 
     async def release_run(self, lease: RunLease) -> bool:
-        """Give a lease back; False if the run was woken since ``lease.wakes`` was read (the lease
-        is kept: reload and drive again) or the lease is not held any more."""
+        """Give a lease back, with nothing left to do; again is True as well. False if the run was
+        woken since ``lease.wakes`` was read (the lease is kept: reload and drive again) or the
+        lease is not held any more."""
         ...
 
     async def give_back(
