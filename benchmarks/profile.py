@@ -1,15 +1,12 @@
 """Where do the microseconds of a step go, in the worker and in the server?
 
-One burst of flowpg with the profilers on: py-spy (``pip install py-spy``) looks into the worker and
-the server counts what its functions and statements take. The rates of such a run are no results.
+One burst of flowpg with the profilers on: the worker samples its own stacks, the server counts what
+its functions and statements take. The rates of such a run are no results.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,42 +41,24 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
 
     def measure(contestant: Contestant, dsn: str) -> Sample:
         stacks = chosen.into / "worker.stacks"
-        wanted = WorkerOptions(dsn, in_flight=chosen.in_flight)
+        wanted = WorkerOptions(dsn, in_flight=chosen.in_flight, profile=str(stacks.absolute()))
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
             connection.execute("SELECT pg_stat_statements_reset()")
             with workers(contestant, wanted, 1) as running:
-                watching = _watch(running[0].pid, stacks)
                 sample = burst(bench, contestant, dsn, running, "steps", given, chosen.runs)
-            if watching is not None:
-                watching.wait(60)
             steps = chosen.steps * chosen.runs
             functions = _functions(connection, steps)
             statements = _statements(connection, steps)
-        cpu = sample.more["worker_cpu_us"]
         found: dict[str, Any] = {"functions": functions, "statements": statements}
-        if stacks.exists():
-            found["rooms"] = by_module(stacks, cpu)
-            found["worker"] = by_function(stacks, cpu)
+        found["modules"] = by_module(stacks, steps)
+        found["worker"] = by_function(stacks, steps)
         _write(chosen.into / "profile.txt", found)
-        whole = cpu + (sample.more["server_cpu_us"] or 0)
+        whole = sample.more["worker_cpu_us"] + (sample.more["server_cpu_us"] or 0)
         return Sample(whole, {**sample.more, "written_to": str(chosen.into)})
 
     params = {**given, "runs": chosen.runs}
     return bench.compare(measure, unit="us/step", higher_is_better=False, params=params)
-
-
-def _watch(pid: int, into: Path) -> subprocess.Popen[bytes] | None:
-    program = Path(sys.executable).with_name("py-spy")
-    found = str(program) if program.exists() else shutil.which("py-spy")
-    if found is None:
-        print("py-spy is not installed: the worker is not profiled", file=sys.stderr)
-        return None
-    into.unlink(missing_ok=True)
-    command = [found, "record", "--pid", str(pid), "--rate", "500", "--format", "raw"]
-    # It records until the worker ends.
-    command += ["--output", str(into), "--duration", "600", "--nonblocking"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def _functions(connection: psycopg.Connection[Any], steps: int) -> list[tuple[Any, ...]]:
@@ -118,7 +97,7 @@ def _statements(connection: psycopg.Connection[Any], steps: int) -> list[tuple[A
 
 def _write(path: Path, found: dict[str, Any]) -> None:
     heads = {
-        "rooms": "Worker, own time by module, us a step",
+        "modules": "Worker, own time by module, us a step",
         "worker": "Worker, us a step: own, with callees, function",
         "functions": "Server, us a step: own, with callees, calls, function",
         "statements": "Server, us a step, calls, rows, WAL bytes a step, statement",

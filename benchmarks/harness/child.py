@@ -7,11 +7,15 @@ import sys
 
 from benchmarks.catalog import contestant
 from benchmarks.harness.contestant import WorkerOptions
+from benchmarks.harness.sampler import Sampler
 
 
 def main() -> None:
     """Serve until SIGTERM."""
-    contestant(sys.argv[1]).serve(WorkerOptions(**json.loads(sys.argv[2])))
+    options = WorkerOptions(**json.loads(sys.argv[2]))
+    if options.profile is not None:
+        Sampler(options.profile)
+    contestant(sys.argv[1]).serve(options)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ class WorkerOptions:
 
     ``tuned_for`` is what a contestant may tune its polling for: ``throughput``, ``latency``, or
     ``nothing``, its defaults. ``in_flight`` is how many runs the process may have at once, 0 for
-    what is best. ``lease`` is in seconds, 0 for the default.
+    what is best. ``lease`` is in seconds, 0 for the default. ``profile`` names the file into which
+    the process writes where its processor time went.
     """
 
     dsn: str
@@ -49,6 +50,7 @@ class WorkerOptions:
     lease: float = 0.0
     ledger: str | None = None
     number: int = 0
+    profile: str | None = None
 
 
 class Client(Protocol):
