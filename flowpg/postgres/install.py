@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import LiteralString, cast
 
 import psycopg
 from psycopg import sql
@@ -28,7 +27,9 @@ def statements(root: Path | None = None) -> Iterator[tuple[Path, str]]:
         yield path, path.read_text(encoding="utf-8")
 
 
-def install_fresh(conn_or_dsn: psycopg.Connection[tuple[object, ...]] | str, schema: str = "flowpg") -> None:
+def install_fresh(
+    conn_or_dsn: psycopg.Connection[tuple[object, ...]] | str, schema: str = "flowpg"
+) -> None:
     """Create ``schema`` and everything in it, in one transaction; the schema must not exist yet.
 
     A connection is left as it was found: its transaction, if one is open, is used and not
@@ -49,8 +50,8 @@ def install_fresh(conn_or_dsn: psycopg.Connection[tuple[object, ...]] | str, sch
         cursor.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(name))
         for path, text in statements():
             try:
-                # the files are ours, not input
-                cursor.execute(cast(LiteralString, text))
+                # the file is ours, not input
+                cursor.execute(text)
             except psycopg.Error as error:
                 error.add_note(f"while running {path.relative_to(sql_root())}")
                 raise

@@ -1,0 +1,1 @@
+"""Tests of query plans: no verb may come to scan what grows."""
