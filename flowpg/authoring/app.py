@@ -1,0 +1,215 @@
+"""FlowApp: the workflows and steps of an application, as a runtime that an engine can drive."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
+
+from flowpg.authoring.parking import ParkingLot
+from flowpg.authoring.steps import AnyStep, AsyncStep, Errors, SyncStep, make_step, run_step
+from flowpg.authoring.turns import RunTurns
+from flowpg.authoring.workflows import RunMethod, Workflow, WorkflowDefinition
+from flowpg.errors import InvalidArgument, NonDeterministic, UnknownStep, UnknownWorkflow
+from flowpg.model.arguments import check_queue
+from flowpg.model.commands import Decision
+from flowpg.model.ids import check_id
+from flowpg.model.retry import RetryPolicy
+from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class StepDecorator(Protocol):
+    """``@app.step(...)`` with options."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncStep[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncStep[P, R]: ...
+
+
+class WorkflowDecorator(Protocol):
+    """``@app.workflow(...)`` with options."""
+
+    @overload
+    def __call__(self, target: type[RunMethod[P, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def __call__(self, target: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+
+
+class FlowApp:
+    """Workflows and steps under one name; a ``FlowRuntime``, so ``FlowEngine(store, app)`` and a
+    worker drive it like any other.
+
+    ``max_parked`` coroutines of waiting runs are kept in memory; others are replayed when their
+    run goes on. ``always_replay`` keeps none, which finds code that does not replay: for tests.
+    ``step_threads`` is how many steps that are plain functions run at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_parked: int = 1000,
+        always_replay: bool = False,
+        step_threads: int = 32,
+    ) -> None:
+        self.name = check_id(name, "app name", 255)
+        if max_parked < 0 or step_threads < 1:
+            raise InvalidArgument("max_parked must not be negative, step_threads at least 1")
+        self.always_replay = always_replay
+        self.workflows: dict[str, Workflow[..., Any]] = {}
+        self.steps: dict[str, AnyStep] = {}
+        self.parked = ParkingLot(max_parked)
+        self._step_threads = step_threads
+        self._threads: ThreadPoolExecutor | None = None
+
+    # -- declaring ------------------------------------------------------------------------------
+
+    @overload
+    def step(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncStep[P, R]: ...
+    @overload
+    def step(self, function: Callable[P, R], /) -> SyncStep[P, R]: ...
+    @overload
+    def step(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        fatal: Errors = (),
+    ) -> StepDecorator: ...
+    def step(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        fatal: Errors = (),
+    ) -> Any:
+        """Declare a step: a function that does work, such as a call to another service.
+
+        In a workflow its call is recorded, run by an engine at least once, and its result kept.
+        Arguments and result travel as JSON, by their annotations. ``name`` (default: the
+        function's) is what the history says: keep it when the function is renamed. ``retry``
+        defaults to three attempts without a pause; errors of the types ``fatal``, and NonRetryable,
+        are never retried. Its last error is raised where the workflow awaits it.
+        """
+
+        def declare(function: Any) -> Any:
+            made = make_step(function, name, retry, fatal)
+            if made.name in self.steps:
+                raise InvalidArgument(f"app {self.name!r} has a step {made.name!r} already")
+            self.steps[made.name] = made
+            return made
+
+        return declare if function is None else declare(function)
+
+    @overload
+    def workflow(self, target: type[RunMethod[P, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(self, target: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(
+        self, /, *, name: str | None = None, version: str = "1", queue: str = "default"
+    ) -> WorkflowDecorator: ...
+    def workflow(
+        self,
+        target: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        version: str = "1",
+        queue: str = "default",
+    ) -> Any:
+        """Declare a workflow: an ``async def``, or a class with ``async def run``.
+
+        It is replayed, so it does no I/O and asks neither clock nor chance, except through this
+        package; all else is asyncio as ever. ``name`` (default: the function's) is what runs are
+        found by; ``queue`` is where ``request`` puts new runs.
+        """
+        check_queue(queue)
+
+        def declare(target: Any) -> Workflow[..., Any]:
+            if not inspect.isclass(target) and not inspect.isfunction(target):
+                raise InvalidArgument("a workflow must be a coroutine function or a class")
+            definition = WorkflowDefinition(target, name or target.__name__, version)
+            made: Workflow[..., Any] = Workflow(target, definition, queue)
+            if made.name in self.workflows:
+                raise InvalidArgument(f"app {self.name!r} has a workflow {made.name!r} already")
+            self.workflows[made.name] = made
+            return made
+
+        return declare if target is None else declare(target)
+
+    # -- FlowRuntime ----------------------------------------------------------------------------
+
+    def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
+        """What the workflow asks for next. See ``FlowRuntime``."""
+        workflow = self.workflows.get(invocation.spec.name)
+        if workflow is None:
+            raise UnknownWorkflow(invocation.spec.name)
+        turns = self._parked_turns(workflow.definition, invocation)
+        if turns is not None:
+            try:
+                return self._advance(turns, invocation)
+            except NonDeterministic:
+                # Perhaps only what it did last was never stored. The history has the last word.
+                pass
+        return self._advance(RunTurns(workflow.definition, invocation), invocation)
+
+    async def run_step(self, invocation: StepInvocation) -> Any:
+        """Run one attempt of a step. See ``FlowRuntime``."""
+        step = self.steps.get(invocation.step_name)
+        if step is None:
+            raise UnknownStep(invocation.step_name)
+        return await run_step(step, invocation, self._executor())
+
+    def close(self) -> None:
+        """Put every waiting run aside and let the step threads go. A closed app can go on."""
+        self.parked.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+    # -- helpers --------------------------------------------------------------------------------
+
+    def _parked_turns(
+        self, definition: WorkflowDefinition, invocation: WorkflowInvocation
+    ) -> RunTurns | None:
+        turns = self.parked.take(invocation.run_id)
+        if turns is None:
+            return None
+        if turns.definition is definition and turns.continues(invocation.history):
+            return turns
+        turns.forget()
+        return None
+
+    def _advance(self, turns: RunTurns, invocation: WorkflowInvocation) -> Decision:
+        keep = False
+        try:
+            decision = turns.advance(invocation, self.parked.seen(invocation.run_id))
+            self.parked.saw(invocation.run_id, turns.consumed, turns.ending.final)
+            keep = not (self.always_replay or turns.ending.final)
+        finally:
+            if keep:
+                self.parked.park(turns)
+            else:
+                turns.forget()
+        return decision
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._step_threads, f"flowpg-{self.name}-step")
+        return self._threads
+
+    def __repr__(self) -> str:
+        return f"<FlowApp {self.name!r}>"

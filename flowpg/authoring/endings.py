@@ -1,0 +1,117 @@
+"""How a run ends, once its workflow has returned, raised, or was cancelled.
+
+As with ``asyncio.run``, tasks that are still at work are then cancelled and may clean up, durable
+calls included; asynchronous generators are closed. A run completes only when every step it started
+has settled, because a step's outcome belongs to the run; a run that fails or is cancelled does not
+wait for them.
+
+A run that was asked to cancel can end cancelled or failed, and in no other way: a workflow that
+catches the cancellation and returns all the same ends cancelled, and its result is not kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from flowpg.authoring.failures import failure_text
+from flowpg.errors import (
+    EngineFault,
+    InvalidTransition,
+    NonDeterministic,
+    SerializationError,
+)
+from flowpg.model.commands import Cancel, Complete, Decision, Fail, RuntimeCommand
+from flowpg.model.snapshot import WorkflowRunSnapshot
+
+if TYPE_CHECKING:
+    from flowpg.authoring.tasks import RunTask
+    from flowpg.authoring.turns import RunTurns
+
+logger = logging.getLogger("flowpg.authoring")
+
+
+class Ending:
+    """The workflow's own task, and what is left to do when it is done."""
+
+    def __init__(self, turns: RunTurns) -> None:
+        self.main: RunTask | None = None
+        self.final = False
+        """Whether the latest decision ended the run."""
+        self._turns = turns
+        self._closing = False
+        self._refusal: Exception | None = None
+
+    def refuse(self, error: Exception) -> None:
+        """The workflow cannot even begin: its input does not fit."""
+        self._refusal = error
+
+    def cancel(self, reason: str | None) -> None:
+        """Cancel the workflow, once; its tasks follow as asyncio has it."""
+        if self.main is not None and not self.main.done():
+            self.main.cancel(reason)
+
+    def look(self) -> None:
+        """If the workflow is done, cancel what it left behind and let that clean up."""
+        if self._closing or self.main is None or not self.main.done():
+            return
+        self._closing = True
+        loop = self._turns.loop
+        for task in list(loop.live_tasks()):
+            task.cancel()
+        loop.run_ready()
+        loop.close_generators()
+        loop.run_ready()
+
+    @property
+    def reached(self) -> bool:
+        """Whether nothing of the run is left to wait for, but perhaps steps it abandoned."""
+        if self._refusal is not None:
+            return True
+        if self.main is None or not self.main.done():
+            return False
+        # A task that ignores its cancellation and waits for nothing durable is left behind.
+        return not self._turns.loop.live_tasks() or self._turns.ledger.idle
+
+    def decision(self, snapshot: WorkflowRunSnapshot) -> Decision:
+        """The end of the run, or the steps that must settle before it completes."""
+        ledger = self._turns.ledger
+        end = self._end()
+        if isinstance(end, Complete) and ledger.steps:
+            return tuple(ledger.open_steps(snapshot))
+        self.final = True
+        return (*ledger.reports(), end)
+
+    def _end(self) -> RuntimeCommand:
+        if self._refusal is not None:
+            return Fail(error=failure_text(self._refusal))
+        main = self.main
+        assert main is not None
+        cancelling = self._turns.cancelling
+        if main.cancelled():
+            if cancelling:
+                return Cancel()
+            return Fail(error="CancelledError: the workflow cancelled itself")
+        error = main.exception()
+        if error is not None:
+            return self._failed(error)
+        if cancelling:
+            if not self._turns.loop.replaying:
+                logger.warning(
+                    "run %r was asked to cancel and returned a result; it ends cancelled, the "
+                    "result is not kept",
+                    self._turns.run_id,
+                )
+            return Cancel()
+        try:
+            return Complete(output=self._turns.definition.codec.encode_result(main.result()))
+        except SerializationError as refused:
+            return Fail(error=failure_text(refused))
+
+    def _failed(self, error: BaseException) -> RuntimeCommand:
+        # Faults block the run, they do not fail it: another deploy can mend them.
+        if isinstance(error, (KeyboardInterrupt, EngineFault, NonDeterministic)):
+            raise error
+        if type(error) is InvalidTransition:
+            raise error
+        return Fail(error=failure_text(error))

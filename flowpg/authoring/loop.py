@@ -1,0 +1,357 @@
+"""The event loop of one run: no clock, no I/O, the same order in every replay.
+
+It runs inside a callback of the host's loop, on the host's thread, until nothing is ready. Time
+stands still meanwhile; it moves when an event of the history is delivered. A timer is a durable
+wait: whoever keeps the run's operations starts it and tells when it fired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import math
+import random
+import sys
+import weakref
+from asyncio import events
+from asyncio import tasks as _tasks
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context
+from datetime import timedelta
+from functools import partial
+from types import FrameType
+from typing import Any, Protocol
+from zlib import crc32
+
+from flowpg.authoring.errors import NotDurable, WorkflowStuck
+from flowpg.authoring.refusals import REFUSED, RefusingLoop
+from flowpg.authoring.tasks import Burst, CallSites, RunFuture, RunTask, shuffled_by
+
+logger = logging.getLogger("flowpg.authoring")
+
+MAX_CALLBACKS = 1_000_000
+"""Callbacks that one turn may run before it counts as never coming to rest."""
+
+
+class Keeper(Protocol):
+    """Who makes timers and calls durable: the run."""
+
+    def start_timer(self, delay: timedelta, handle: RunTimer) -> None:
+        """Begin a durable wait of ``delay`` and keep it in ``handle.operation``."""
+        ...
+
+    def stop_timer(self, handle: RunTimer) -> None:
+        """Nobody waits for this timer any more."""
+        ...
+
+    def durable_call(
+        self, function: Any, args: Any, kwargs: Any
+    ) -> Coroutine[Any, Any, Any] | None:
+        """The durable call of ``function`` if that is a step."""
+        ...
+
+
+class RunTimer(asyncio.TimerHandle):
+    """A timer of a run; ``operation`` is its durable wait."""
+
+    __slots__ = ("operation",)
+
+    operation: Any
+
+
+class RunLoop(RefusingLoop):
+    """The loop of run ``run_id``. ``replaying`` silences what was said before."""
+
+    def __init__(self, run_id: str, run: Keeper) -> None:
+        self.run_id = run_id
+        self.run: Any = run
+        self.seconds = 0.0
+        """Time since the run was created, as far as the delivered events tell."""
+        self.replaying = False
+        self.running = False
+        self.dropped = False
+        self.tasks: list[RunTask] = []
+        self._ready: deque[asyncio.Handle] = deque()
+        self._generators: list[weakref.ref[AsyncGenerator[Any, Any]]] = []
+        # The low bits keep the order of creation; the high ones keep runs apart in the sets of
+        # all tasks that asyncio itself keeps.
+        self._numbers = crc32(run_id.encode()) << 24
+        self._callbacks = CallSites("c")
+        self._prune_at = 64
+        self._burst: Burst | None = None
+        self._host: tuple[Any, Any] = (None, None)
+        self._collecting = False
+        self._hooks: Any = None
+
+    # -- running --------------------------------------------------------------------------------
+
+    def __enter__(self) -> RunLoop:
+        """Take the thread over from the host's loop."""
+        host = events._get_running_loop()
+        task = _tasks.current_task(host) if host is not None else None
+        self._host = (host, task)
+        if task is not None:
+            _tasks._leave_task(host, task)  # type: ignore[arg-type]
+        events._set_running_loop(self)
+        self._hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(self._generator_begun, self._generator_lost)
+        # A collection in here would run finalizers at a moment that no replay can repeat.
+        self._collecting = gc.isenabled()
+        gc.disable()
+        self.running = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the thread back."""
+        self.running = False
+        if self._collecting:
+            gc.enable()
+        sys.set_asyncgen_hooks(*self._hooks)
+        host, task = self._host
+        self._host = (None, None)
+        events._set_running_loop(host)
+        if task is not None:
+            _tasks._enter_task(host, task)
+
+    def run_ready(self) -> None:
+        """Run until nothing is ready. WorkflowStuck if that never comes."""
+        ready = self._ready
+        left = MAX_CALLBACKS
+        while ready:
+            handle = ready.popleft()
+            if handle.cancelled():
+                continue
+            left -= 1
+            if not left:
+                raise WorkflowStuck(
+                    self.run_id,
+                    f"it ran {MAX_CALLBACKS} callbacks without ever waiting for a step, a timer "
+                    "or a hook",
+                )
+            try:
+                handle._run()
+            except SystemExit:
+                # The task that raised it holds it, like any other exception.
+                continue
+
+    def wake(self, handle: asyncio.Handle) -> None:
+        """Run a handle, such as a timer that fired, with the next callbacks."""
+        self._ready.append(handle)
+
+    def live_tasks(self) -> list[RunTask]:
+        """The tasks that are not done, in the order of their creation."""
+        self.tasks = [task for task in self.tasks if not task.done()]
+        return self.tasks
+
+    def close_generators(self) -> None:
+        """Begin to close the asynchronous generators that were left in the middle."""
+        for reference in self._generators:
+            generator = reference()
+            if generator is not None:
+                self.create_task(generator.aclose())
+        self._generators.clear()
+
+    # -- what asyncio asks of a loop ------------------------------------------------------------
+
+    def time(self) -> float:
+        """Seconds since the run was created, by its history."""
+        return self.seconds
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Run ``callback`` after what is ready already."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run ``callback`` once a durable timer of ``delay`` seconds has fired."""
+        # Rounded up, so that a wait is never early.
+        return self._timer(math.ceil(round(delay * 1e6, 3)), callback, args, context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run ``callback`` once a durable timer that ends at ``when`` has fired."""
+        return self._timer(round((when - self.seconds) * 1e6), callback, args, context)
+
+    def _timer(
+        self, micros: int, callback: Callable[..., object], args: Any, context: Context | None
+    ) -> asyncio.TimerHandle:
+        timer = RunTimer(self.seconds + micros / 1e6, callback, args, self, context)
+        timer.operation = None
+        if micros <= 0:
+            self._ready.append(timer)
+            return timer
+        try:
+            delay = timedelta(microseconds=micros)
+        except OverflowError:
+            raise ValueError("the delay of a timer is beyond the year 9999") from None
+        self.run.start_timer(delay, timer)
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        if isinstance(handle, RunTimer) and handle.operation is not None:
+            self.run.stop_timer(handle)
+
+    def create_future(self) -> RunFuture:
+        """A future of this run."""
+        self._numbers += 1
+        return RunFuture(self, self._numbers)
+
+    def create_task(
+        self,
+        coro: Any,
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+        **_: Any,
+    ) -> RunTask:
+        """A task of this run, named by where it was created."""
+        parent = self._parent()
+        frame = shuffled_by(1)
+        if frame is not None:
+            return self._create_in_order(coro, parent, frame)
+        self._numbers += 1
+        parent.children += 1
+        path = _below(parent.path, parent.children)
+        return self._keep(RunTask(coro, self, self._numbers, path, name, context))
+
+    def create_main_task(self, coro: Any, context: Context) -> RunTask:
+        """The task of the workflow itself."""
+        self._numbers += 1
+        return self._keep(RunTask(coro, self, self._numbers, "", None, context))
+
+    def next_position(self) -> str:
+        """The position of a durable call: its task's path and the number of the call there."""
+        owner = self._parent()
+        owner.calls += 1
+        return f"{owner.path}/{owner.calls}" if owner.path else str(owner.calls)
+
+    def current(self) -> RunTask | None:
+        """The task that is running, None inside a plain callback."""
+        task = _tasks.current_task(self)
+        return task if isinstance(task, RunTask) else None
+
+    def random(self) -> random.Random:
+        """The stream of random numbers of whoever is running."""
+        owner = self._parent()
+        if owner.stream is None:
+            owner.stream = random.Random(f"flowpg/{self.run_id}/{owner.path}")
+        return owner.stream
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Any, *args: Any
+    ) -> asyncio.Future[Any]:
+        """``asyncio.to_thread(step, ...)`` runs the step; anything else is refused."""
+        kwargs: dict[str, Any] = {}
+        if isinstance(func, partial) and isinstance(getattr(func.func, "__self__", None), Context):
+            func, args, kwargs = func.args[0], func.args[1:], func.keywords
+        call = self.run.durable_call(func, args, kwargs)
+        if call is None:
+            raise NotDurable("asyncio.to_thread()", REFUSED["run_in_executor"])
+        return self.create_task(call)
+
+    def is_running(self) -> bool:
+        """Whether the run is being driven at this moment."""
+        return self.running
+
+    def is_closed(self) -> bool:
+        """Never: a run's loop is simply dropped."""
+        return False
+
+    def get_debug(self) -> bool:
+        """Never."""
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """Has no effect."""
+
+    def get_task_factory(self) -> None:
+        """None: tasks of a run are made by the run."""
+
+    async def shutdown_asyncgens(self) -> None:
+        """Has no effect: the run closes its generators itself when it ends."""
+
+    # -- what nobody handles --------------------------------------------------------------------
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Log an error that no code of the run handles, once."""
+        self.default_exception_handler(context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """Log an error that no code of the run handles, once."""
+        if self.replaying or self.dropped:
+            return
+        error = context.get("exception")
+        logger.error(
+            "run %r: %s",
+            self.run_id,
+            context.get("message", "an error was not handled"),
+            exc_info=error if isinstance(error, BaseException) else None,
+        )
+
+    def set_exception_handler(self, handler: Any) -> None:
+        """Has no effect: errors that nobody handles are logged."""
+
+    def get_exception_handler(self) -> None:
+        """None: errors that nobody handles are logged."""
+
+    # -- helpers --------------------------------------------------------------------------------
+
+    def _parent(self) -> RunTask | CallSites:
+        return self.current() or self._callbacks
+
+    def _keep(self, task: RunTask) -> RunTask:
+        # Held strongly: a task that nobody refers to must not vanish when memory is collected.
+        if len(self.tasks) > self._prune_at:
+            self._prune_at = 64 + 2 * len(self.live_tasks())
+        self.tasks.append(task)
+        return task
+
+    def _create_in_order(self, coro: Any, parent: RunTask | CallSites, frame: FrameType) -> RunTask:
+        burst = self._burst
+        if burst is None or burst.frame is not frame:
+            burst = self._burst = Burst(frame, parent.children, self._numbers)
+            parent.children += len(burst.listed)
+            self._numbers += len(burst.listed)
+        place = burst.place_of(coro)
+        path = _below(parent.path, burst.children + place + 1)
+        task = RunTask(coro, self, burst.numbers + place + 1, path, None, None)
+        # The task has just put its first step at the end of the queue.
+        burst.started.append((place, self._ready.pop()))
+        for _ in range(len(burst.started) - 1):
+            self._ready.pop()
+        burst.started.sort(key=lambda item: item[0])
+        self._ready.extend(handle for _, handle in burst.started)
+        if len(burst.started) == len(burst.listed):
+            self._burst = None
+        return self._keep(task)
+
+    def _generator_begun(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators.append(weakref.ref(generator))
+        if len(self._generators) > 256:
+            self._generators = [item for item in self._generators if item() is not None]
+
+    def _generator_lost(self, generator: AsyncGenerator[Any, Any]) -> None:
+        # Left in the middle by workflow code: asyncio closes it in a task. Lost with a run that is
+        # dropped, it is just forgotten.
+        if self.running and not self.dropped:
+            self.create_task(generator.aclose())
+
+
+def _below(path: str, number: int) -> str:
+    return f"{path}.{number}" if path else str(number)

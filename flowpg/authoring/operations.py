@@ -1,0 +1,239 @@
+"""Durable calls of workflow code: steps, timers, hooks, progress reports.
+
+Each is a command until the history holds the event that records it, and open until the history
+holds its outcome. Its id says where it was made: name, task, and number of the call in that task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, ClassVar
+
+from flowpg.authoring.sites import Site
+from flowpg.model import jsontext
+from flowpg.model.commands import (
+    CreateHook,
+    RecordProgress,
+    RuntimeCommand,
+    ScheduleStep,
+    StepCommand,
+    WaitUntil,
+)
+from flowpg.model.events import (
+    HOOK_CREATED,
+    RUN_PROGRESS_RECORDED,
+    STEP_CREATED,
+    WAIT_CREATED,
+    FlowEventEnvelope,
+)
+from flowpg.model.ids import MAX_ID_LENGTH
+from flowpg.model.operations import WorkflowProgress
+from flowpg.model.retry import RetryPolicy
+
+
+def operation_id(name: str, position: str) -> str:
+    """The id of the call of ``name`` at ``position``, such as ``charge#3`` or ``charge#2.1/1``."""
+    found = f"{name}#{position}"
+    if len(found) <= MAX_ID_LENGTH:
+        return found
+    # A task nested a hundred levels deep: its position still tells it from all others.
+    digest = sha256(found.encode()).hexdigest()
+    return f"{name[: MAX_ID_LENGTH - 70]}#~{digest}"
+
+
+class Operation:
+    """One durable call; ``recorded`` once the history holds it. ``future`` is what waits for it."""
+
+    kind: ClassVar[str] = ""
+    event_type: ClassVar[str] = ""
+
+    __slots__ = ("future", "id", "name", "recorded", "site")
+
+    def __init__(
+        self, id: str, name: str, site: Site, future: asyncio.Future[Any] | None = None
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.site = site
+        self.future: Any = future
+        self.recorded = False
+
+    @property
+    def dropped(self) -> bool:
+        """Whether nobody waits for the outcome any more. A call that is dropped before it is
+        recorded never will be."""
+        return self.future is not None and self.future.cancelled()
+
+    def command(self) -> RuntimeCommand:
+        """The command that has this call recorded."""
+        raise NotImplementedError
+
+    def difference(self, data: dict[str, Any]) -> str | None:
+        """How the recorded definition differs from this one, in words without any value."""
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id!r}"
+
+
+class StepOperation(Operation):
+    """A call of a step."""
+
+    kind = "step"
+    event_type = STEP_CREATED
+
+    __slots__ = ("decode", "input", "retry")
+
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        site: Site,
+        input: dict[str, Any],
+        retry: RetryPolicy,
+        decode: Callable[[Any], Any],
+        future: asyncio.Future[Any],
+    ) -> None:
+        super().__init__(id, name, site, future)
+        self.input = input
+        self.retry = retry
+        self.decode = decode
+
+    def command(self) -> ScheduleStep:
+        return ScheduleStep(
+            step_id=self.id, step_name=self.name, input=self.input, retry=self.retry
+        )
+
+    def member(self) -> StepCommand:
+        """The same as a member of a batch."""
+        return StepCommand(step_id=self.id, step_name=self.name, input=self.input, retry=self.retry)
+
+    def adopt(self, retry: RetryPolicy) -> None:
+        """The recorded policy is the durable one; a changed one is for calls to come."""
+        self.retry = retry
+
+    def difference(self, data: dict[str, Any]) -> str | None:
+        if data["step_name"] != self.name:
+            return f"it was recorded as a call of step {data['step_name']!r}"
+        recorded = data["input"]
+        if jsontext.equal(recorded, self.input):
+            return None
+        if not isinstance(recorded, dict):
+            return "it was recorded with other arguments"
+        names = sorted(
+            name
+            for name in recorded.keys() | self.input.keys()
+            if name not in recorded
+            or name not in self.input
+            or not jsontext.equal(recorded[name], self.input[name])
+        )
+        return f"it was recorded with another value of {', '.join(map(repr, names))}"
+
+
+class TimerOperation(Operation):
+    """A timer, for ``delay`` or until ``until``; ``fire`` is called when it fires. ``stopped``
+    says that its handle was cancelled."""
+
+    kind = "timer"
+    event_type = WAIT_CREATED
+
+    __slots__ = ("delay", "fire", "stopped", "until")
+
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        site: Site,
+        fire: Callable[[], None],
+        future: asyncio.Future[Any] | None,
+        delay: timedelta | None = None,
+        until: datetime | None = None,
+    ) -> None:
+        super().__init__(id, name, site, future)
+        self.fire = fire
+        self.delay = delay
+        self.until = until
+        self.stopped = False
+
+    @property
+    def dropped(self) -> bool:
+        return self.stopped or super().dropped
+
+    def command(self) -> WaitUntil:
+        return WaitUntil(wait_id=self.id, delay=self.delay, resume_at=self.until)
+
+
+class HookOperation(Operation):
+    """A hook; its ``token`` is never shown."""
+
+    kind = "hook"
+    event_type = HOOK_CREATED
+
+    __slots__ = ("decode", "expires", "metadata", "token")
+
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        site: Site,
+        token: str,
+        metadata: Any,
+        expires: timedelta | None,
+        decode: Callable[[Any], Any],
+        future: asyncio.Future[Any],
+    ) -> None:
+        super().__init__(id, name, site, future)
+        self.token = token
+        self.metadata = metadata
+        self.expires = expires
+        self.decode = decode
+
+    def command(self) -> CreateHook:
+        return CreateHook(
+            hook_id=self.id, token=self.token, metadata=self.metadata, expires_in=self.expires
+        )
+
+    def difference(self, data: dict[str, Any]) -> str | None:
+        if data["token"] != self.token:
+            return "it was recorded with another token (redacted)"
+        if not jsontext.equal(data["metadata"], self.metadata):
+            return "it was recorded with other metadata"
+        return None
+
+
+class ProgressOperation(Operation):
+    """A progress report: recorded, and closed with that."""
+
+    kind = "progress"
+    event_type = RUN_PROGRESS_RECORDED
+
+    __slots__ = ("progress",)
+
+    def __init__(self, id: str, site: Site, progress: WorkflowProgress) -> None:
+        super().__init__(id, "progress", site)
+        self.progress = progress
+
+    def command(self) -> RecordProgress:
+        return RecordProgress(progress=self.progress)
+
+    def difference(self, data: dict[str, Any]) -> str | None:
+        if jsontext.equal(data["progress"], self.progress.wire()):
+            return None
+        return "it was recorded with other values"
+
+
+KINDS = {
+    STEP_CREATED: "step",
+    WAIT_CREATED: "timer",
+    HOOK_CREATED: "hook",
+    RUN_PROGRESS_RECORDED: "progress",
+}
+"""Which events record an operation, and of which kind."""
+
+
+def recorded_as(event: FlowEventEnvelope) -> str:
+    """What an event recorded, in words: ``step 'charge#1'``."""
+    return f"{KINDS[event.type]} {event.subject!r}"

@@ -1,0 +1,64 @@
+"""Coroutines of runs that wait, kept so that the next event need not replay the whole history."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+
+from flowpg.authoring.turns import RunTurns
+
+_SEEN_PER_PLACE = 16
+
+
+class ParkingLot:
+    """Keeps at most ``places`` coroutines, the latest used; the others are put aside and replayed
+    when their run goes on. It also remembers, for more runs than that, how far they were seen, so
+    that a replay is silent about it. Safe to use from several threads."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._parked: OrderedDict[str, RunTurns] = OrderedDict()
+        self._seen: OrderedDict[str, int] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def take(self, run_id: str) -> RunTurns | None:
+        """The coroutine of a run, for whoever drives it now."""
+        with self._lock:
+            return self._parked.pop(run_id, None)
+
+    def park(self, turns: RunTurns) -> None:
+        """Keep a coroutine until its run goes on."""
+        surplus = []
+        with self._lock:
+            replaced = self._parked.pop(turns.run_id, None)
+            if replaced is not None:
+                surplus.append(replaced)
+            self._parked[turns.run_id] = turns
+            while len(self._parked) > self._places:
+                surplus.append(self._parked.popitem(last=False)[1])
+        for item in surplus:
+            item.forget()
+
+    def seen(self, run_id: str) -> int:
+        """The sequence up to which workflow code of this process has seen the run."""
+        return self._seen.get(run_id, 0)
+
+    def saw(self, run_id: str, sequence: int, ended: bool) -> None:
+        """Workflow code has seen the run up to ``sequence``."""
+        with self._lock:
+            self._seen.pop(run_id, None)
+            if not ended:
+                self._seen[run_id] = sequence
+            while len(self._seen) > _SEEN_PER_PLACE * max(self._places, 64):
+                self._seen.popitem(last=False)
+
+    def clear(self) -> None:
+        """Put every coroutine aside."""
+        with self._lock:
+            parked = list(self._parked.values())
+            self._parked.clear()
+        for item in parked:
+            item.forget()

@@ -1,0 +1,39 @@
+"""Where in the user's code a durable call was made. Kept cheaply, looked up only for an error."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import CodeType
+
+_OURS = (
+    str(Path(__file__).resolve().parent),
+    str(Path(asyncio.__file__).resolve().parent),
+)
+
+
+class Site:
+    """A place in the code: its line is worked out when someone asks."""
+
+    __slots__ = ("_code", "_offset")
+
+    def __init__(self, code: CodeType, offset: int) -> None:
+        self._code = code
+        self._offset = offset
+
+    def __str__(self) -> str:
+        line = self._code.co_firstlineno
+        for start, end, number in self._code.co_lines():
+            if start <= self._offset < end and number is not None:
+                line = number
+        name = Path(self._code.co_filename).name
+        return f"{name}:{line} in {self._code.co_qualname}"
+
+
+def calling_site() -> Site:
+    """The nearest caller outside this package and asyncio."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
+        frame = frame.f_back
+    return Site(frame.f_code, frame.f_lasti)

@@ -1,0 +1,217 @@
+"""Steps: functions that do the work of a workflow, once and for all.
+
+Called in a workflow, a step becomes part of its run: it is run by an engine, retried, and its
+result is kept. Called anywhere else it is the plain function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from contextvars import copy_context
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from flowpg.authoring.codec import FunctionCodec
+from flowpg.authoring.failures import failure_body
+from flowpg.authoring.loop import RunLoop
+from flowpg.authoring.sites import Site, calling_site
+from flowpg.authoring.step_context import StepContext, current_step
+from flowpg.authoring.turns import RunTurns
+from flowpg.errors import EngineFault, InvalidArgument, NonRetryable, RetryLater, SerializationError
+from flowpg.model.ids import check_id
+from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
+from flowpg.replay.runtime import StepInvocation
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Errors = tuple[type[Exception], ...]
+
+
+class StepBase:
+    """What steps of both kinds share. ``name`` is what the history calls it."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        retry: RetryPolicy,
+        fatal: Errors,
+        codec: FunctionCodec | None = None,
+    ) -> None:
+        check_id(name, "step name", 255)
+        retry.check()
+        self.function = function
+        self.name = name
+        # Its failure is an exception of the workflow, which decides what that means.
+        self.retry = retry.continue_workflow_on_failure()
+        self.fatal = fatal
+        self.codec = codec or FunctionCodec(function, f"step {name!r}")
+        functools.update_wrapper(cast("Callable[..., Any]", self), function)
+
+    def durable_call(
+        self, run: RunTurns, args: tuple[Any, ...], kwargs: dict[str, Any], site: Site
+    ) -> Coroutine[Any, Any, Any]:
+        """A call of this step by the workflow of ``run``, which begins when it is awaited.
+
+        TypeError or SerializationError for arguments that do not fit or cannot be stored.
+        """
+        # Its place is that of the call, not of the await: the branches of a gather are in the
+        # order in which they were written.
+        position = run.loop.next_position()
+        return _outcome(run, self, self.codec.encode_arguments(args, kwargs), position, site)
+
+    def with_options(self, retry: RetryPolicy | None) -> Any:
+        """The same step under another retry policy."""
+        return type(self)(self.function, self.name, retry or self.retry, self.fatal, self.codec)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r}>"
+
+
+class AsyncStep(StepBase, Generic[P, R]):
+    """A step that is a coroutine function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """In a workflow: run the step. Elsewhere: call the function."""
+        loop = events._get_running_loop()
+        if isinstance(loop, RunLoop):
+            return self.durable_call(loop.run, args, kwargs, calling_site())
+        call: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return call
+
+    def options(self, *, retry: RetryPolicy | None = None) -> AsyncStep[P, R]:
+        """The same step, called under another retry policy: ``step.options(retry=...)(...)``."""
+        step: AsyncStep[P, R] = self.with_options(retry)
+        return step
+
+
+class SyncStep(StepBase, Generic[P, R]):
+    """A step that is a plain function: an engine runs it in a thread.
+
+    In an asynchronous workflow write ``await step.run(...)``, or, as for any plain function,
+    ``await asyncio.to_thread(step, ...)``.
+    """
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function. In a workflow this gives what ``run`` gives, to be awaited."""
+        loop = events._get_running_loop()
+        if isinstance(loop, RunLoop):
+            return self.durable_call(loop.run, args, kwargs, calling_site())  # type: ignore[return-value]
+        result: R = self.function(*args, **kwargs)
+        return result
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """In a workflow: run the step. Elsewhere: run the function in a thread."""
+        loop = events._get_running_loop()
+        if isinstance(loop, RunLoop):
+            return self.durable_call(loop.run, args, kwargs, calling_site())
+        return _in_default_thread(self.function, args, kwargs)
+
+    def options(self, *, retry: RetryPolicy | None = None) -> SyncStep[P, R]:
+        """The same step under another retry policy: ``step.options(retry=...).run(...)``."""
+        step: SyncStep[P, R] = self.with_options(retry)
+        return step
+
+
+AnyStep = AsyncStep[..., Any] | SyncStep[..., Any]
+
+
+async def _outcome(
+    run: RunTurns, step: StepBase, input: dict[str, Any], position: str, site: Site
+) -> Any:
+    return await run.call_step(step, input, position, site).future
+
+
+async def _in_default_thread(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return await asyncio.to_thread(function, *args, **kwargs)
+
+
+# -- running a step -----------------------------------------------------------------------------
+
+
+class _Failed(Exception):
+    """An error of a step in the form in which a history keeps it."""
+
+
+class _FailedForGood(NonRetryable):
+    """The same, and no further attempt would help."""
+
+
+class _FailedUntil(RetryLater):
+    """The same, and the step says when to try again."""
+
+
+_classes: dict[tuple[type, str], type[Any]] = {}
+
+
+def _named(base: type[Any], error: BaseException) -> type[Any]:
+    """A subclass of ``base`` with the name of the error's class: the engine writes that name."""
+    key = (base, type(error).__name__)
+    found = _classes.get(key)
+    if found is None:
+        found = type(key[1], (base,), {})
+        if len(_classes) < 1024:
+            _classes[key] = found
+    return found
+
+
+def stored_form(error: BaseException, fatal: Errors) -> Exception:
+    """What to raise so that the engine records ``error`` whole and treats it as it should."""
+    body = failure_body(error)
+    if isinstance(error, RetryLater):
+        made: Exception = _named(_FailedUntil, error)(body, error.delay)
+    elif isinstance(error, (NonRetryable, *fatal)):
+        made = _named(_FailedForGood, error)(body)
+    else:
+        made = _named(_Failed, error)(body)
+    return made
+
+
+async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor) -> Any:
+    """Run one attempt and return the result as JSON.
+
+    Raises the error in its stored form; CancelledError and EngineFault as they are.
+    """
+    token = current_step.set(StepContext.of(invocation))
+    try:
+        args, kwargs = step.codec.decode_arguments(invocation.input)
+        if isinstance(step, AsyncStep):
+            result = await step.function(*args, **kwargs)
+        else:
+            call = functools.partial(copy_context().run, step.function, *args, **kwargs)
+            result = await events.get_running_loop().run_in_executor(threads, call)
+        shape = step.codec.encode_result(result)
+        # A result that its own annotation refuses would block the run, and no deploy could help.
+        step.codec.decode_result(shape)
+    except EngineFault:
+        raise
+    except SerializationError as error:
+        raise _named(_FailedForGood, error)(failure_body(error)) from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001  step code may raise anything
+        raise stored_form(error, step.fatal) from None
+    finally:
+        current_step.reset(token)
+    return shape
+
+
+def make_step(
+    function: Callable[..., Any],
+    name: str | None,
+    retry: RetryPolicy | None,
+    fatal: Errors,
+) -> AnyStep:
+    """The step of a function, asynchronous or plain."""
+    if not callable(function) or inspect.isclass(function):
+        raise InvalidArgument("a step must be a function")
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise InvalidArgument("a step must return its result; it cannot be a generator")
+    kind: Any = AsyncStep if inspect.iscoroutinefunction(function) else SyncStep
+    made: AnyStep = kind(function, name or function.__name__, retry or DEFAULT_RETRY, fatal)
+    return made

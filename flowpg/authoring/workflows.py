@@ -1,0 +1,114 @@
+"""Workflows: coroutine functions, and classes with a coroutine method ``run``.
+
+A class is instantiated without arguments once a run, and keeps what its methods share in ``self``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from flowpg.authoring.codec import FunctionCodec
+from flowpg.authoring.errors import WorkflowFailed
+from flowpg.authoring.failures import human_text, read_failure
+from flowpg.errors import InvalidArgument
+from flowpg.model.records import StartRequest
+from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
+from flowpg.model.spec import WorkflowSpec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class RunMethod(Protocol[P, R_co]):
+    """A workflow as a class: ``run`` is the workflow."""
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """Carry out the workflow."""
+        ...
+
+
+class WorkflowDefinition:
+    """A workflow as the engine's side knows it: how to call it, and the codec of its values."""
+
+    def __init__(self, target: Any, name: str, version: str) -> None:
+        if inspect.isclass(target):
+            method = getattr(target, "run", None)
+            if not inspect.iscoroutinefunction(method):
+                raise InvalidArgument(f"workflow class {target.__name__} needs `async def run`")
+            made: Any = target
+            self._function: Callable[..., Any] = lambda *a, **kw: made().run(*a, **kw)
+            self.codec = FunctionCodec(method, f"workflow {name!r}", skip=1)
+        elif inspect.iscoroutinefunction(target):
+            self._function = target
+            self.codec = FunctionCodec(target, f"workflow {name!r}")
+        else:
+            raise InvalidArgument("a workflow must be a coroutine function (`async def`)")
+        self.spec = WorkflowSpec.python(name, version)
+        self.spec.check()
+
+    def coroutine(self, input: Any) -> Coroutine[Any, Any, Any]:
+        """The workflow, about to begin. SerializationError if ``input`` does not fit it."""
+        args, kwargs = self.codec.decode_arguments(input)
+        return self.call(args, kwargs)
+
+    def call(self, args: Any, kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """The workflow as the plain coroutine it is."""
+        coroutine: Coroutine[Any, Any, Any] = self._function(*args, **kwargs)
+        return coroutine
+
+
+class Workflow(Generic[P, R]):
+    """A registered workflow. Calling it calls the plain function: in a test, or as a part of
+    another workflow."""
+
+    def __init__(self, target: Any, definition: WorkflowDefinition, queue: str) -> None:
+        self.definition = definition
+        self.queue = queue
+        functools.update_wrapper(self, target, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """The plain coroutine; no run is started."""
+        return self.definition.call(args, kwargs)
+
+    @property
+    def name(self) -> str:
+        """The name under which runs find it."""
+        return self.definition.spec.name
+
+    @property
+    def spec(self) -> WorkflowSpec:
+        """What a run of it executes: for ``engine.start(workflow.spec, workflow.input(...))``."""
+        return self.definition.spec
+
+    def input(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """The run input that these arguments make. TypeError, SerializationError."""
+        return self.definition.codec.encode_arguments(args, kwargs)
+
+    def request(self, *args: P.args, **kwargs: P.kwargs) -> StartRequest:
+        """A run to start with these arguments: for ``start_many``."""
+        return StartRequest(self.spec, self.input(*args, **kwargs), None, self.queue)
+
+    def result(self, snapshot: WorkflowRunSnapshot) -> R:
+        """What the workflow returned in this run.
+
+        WorkflowFailed if the run ended in another way, or has not ended.
+        """
+        if snapshot.status is RunStatus.COMPLETED:
+            value: R = self.definition.codec.decode_result(snapshot.output)
+            return value
+        if not snapshot.terminal:
+            raise WorkflowFailed(snapshot.run_id, "not yet", f"it is {snapshot.status.value}")
+        text = snapshot.error
+        failed = WorkflowFailed(
+            snapshot.run_id, snapshot.status.value, human_text(text) if text else None
+        )
+        if snapshot.status is RunStatus.FAILED and text:
+            raise failed from read_failure(text)
+        raise failed
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name!r}>"
