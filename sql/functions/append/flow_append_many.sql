@@ -31,7 +31,7 @@ DECLARE
     v_has_tokens boolean;
     v_has_links boolean;
     v_has_release boolean;
-    v_has_queue boolean;
+    v_reserves boolean;
     v_runs text[];
     v_linked text[];
 BEGIN
@@ -39,8 +39,9 @@ BEGIN
         RETURN;
     END IF;
     SELECT array_agg(e.run_id), bool_or(e.has_token), bool_or(e.has_link),
-           bool_or(e.release IS NOT NULL), bool_or(e.creates AND e.queue <> 'default')
-      INTO v_runs, v_has_tokens, v_has_links, v_has_release, v_has_queue
+           bool_or(e.release IS NOT NULL),
+           bool_or(e.creates AND (e.queue <> 'default' OR flow_is_repeatable()))
+      INTO v_runs, v_has_tokens, v_has_links, v_has_release, v_reserves
       FROM unnest(v_elements) AS e;
     IF v_has_links THEN
         v_linked := ARRAY(
@@ -64,11 +65,11 @@ BEGIN
     SELECT array_agg(CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) END)
       INTO v_bases
       FROM unnest(v_verdicts) AS d;
-    IF v_has_queue THEN
-        -- the trigger makes the rows of new runs; only a queue of their own needs a row before that
+    IF v_reserves THEN
+        -- usually the trigger makes the rows of new runs; see there for what needs them before that
         PERFORM flow_reserve_runs(array_agg(e.run_id), array_agg(e.queue), v_at)
            FROM unnest(v_elements) AS e
-          WHERE e.creates AND e.queue <> 'default' AND v_bases[e.ordinal] IS NOT NULL
+          WHERE e.creates AND v_bases[e.ordinal] IS NOT NULL
          HAVING count(*) > 0;
     END IF;
     PERFORM flow_append_write(v_elements, v_bases, v_at);

@@ -28,7 +28,8 @@ BEGIN
 END
 $$;
 
--- Rows for runs about to be created whose queue is not the default one; head 0 until then.
+-- Rows for runs about to be created, head 0 until then: to give them a queue of their own, or, in a
+-- transaction that keeps one snapshot, to raise 40001 for a run that it cannot see.
 CREATE FUNCTION flow_reserve_runs(p_run_ids text[], p_queues text[], p_at timestamptz)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -38,7 +39,8 @@ BEGIN
     INSERT INTO flow_runs (run_id, workflow_name, workflow_version, queue, status, head_sequence,
         created_at, updated_at)
     SELECT i.run_id, '', '', i.queue, 'pending', 0, p_at, p_at
-      FROM unnest(p_run_ids, p_queues) AS i (run_id, queue);
+      FROM unnest(p_run_ids, p_queues) AS i (run_id, queue)
+        ON CONFLICT (run_id) DO NOTHING;
 END
 $$;
 

@@ -49,7 +49,7 @@ BEGIN
     IF FOUND THEN
         PERFORM flow_raise_conflict(p_run_id, 'the run exists already');
     END IF;
-    IF p_queue <> 'default' THEN
+    IF p_queue <> 'default' OR flow_is_repeatable() THEN
         PERFORM flow_reserve_runs(ARRAY[p_run_id], ARRAY[p_queue], flow_now());
     END IF;
     BEGIN

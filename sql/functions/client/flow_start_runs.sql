@@ -64,7 +64,8 @@ BEGIN
 
     PERFORM flow_reserve_runs(array_agg(q.run_id), array_agg(q.queue), v_at)
        FROM unnest(p_requests) AS q
-      WHERE v_outcomes[q.ordinal] = 'created' AND q.queue <> 'default'
+      WHERE v_outcomes[q.ordinal] = 'created'
+        AND (q.queue <> 'default' OR flow_is_repeatable())
      HAVING count(*) > 0;
     INSERT INTO flow_events (run_id, sequence, event_id, event_type, payload, recorded_at)
     SELECT q.run_id, 1, flow_event_id(q.run_id, 1), 'run_created', q.payload::json, v_at
