@@ -46,7 +46,8 @@ COMMENT ON FUNCTION flow_token_key(text) IS 'Advisory lock key of a hook token.'
 -- Arguments: p_run_ids, the runs that will be read, appended to or linked; unknown ids are fine.
 -- Locks, in order: the retention guard (shared), then one key a run, sorted by key.
 -- It must be a statement of its own: the statement after it sees what the lock protected.
--- SQLSTATEs: none of its own. Callers: internal, and foreign writers before a direct INSERT.
+-- SQLSTATEs: 40001 under REPEATABLE READ or SERIALIZABLE when a run has moved since the snapshot.
+-- Callers: internal, and foreign writers before a direct INSERT.
 CREATE FUNCTION flow_lock_runs(p_run_ids text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -59,8 +60,22 @@ BEGIN
               WHERE i.run_id IS NOT NULL
               ORDER BY 1
              OFFSET 0) AS k;
+    IF flow_is_repeatable() THEN
+        PERFORM FROM flow_runs AS r
+          WHERE r.run_id = ANY (p_run_ids) ORDER BY r.run_id FOR NO KEY UPDATE;
+    END IF;
 END
 $$;
+
+-- Whether the transaction keeps one snapshot. It may be older than the locks then, and what it
+-- shows be out of date; touching the rows of the runs raises 40001 in that case, as PostgreSQL
+--   would.
+CREATE FUNCTION flow_is_repeatable() RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
+
+REVOKE EXECUTE ON FUNCTION flow_is_repeatable() FROM PUBLIC;
+COMMENT ON FUNCTION flow_is_repeatable() IS 'Whether the transaction keeps one snapshot.';
 
 REVOKE EXECUTE ON FUNCTION flow_lock_runs(text[]) FROM PUBLIC;
 COMMENT ON FUNCTION flow_lock_runs(text[])
@@ -85,21 +100,29 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_lock_tokens(text[]) FROM PUBLIC;
-COMMENT ON FUNCTION flow_lock_tokens(text[]) IS 'Takes the locks of the given hook tokens, in order.';
+COMMENT ON FUNCTION flow_lock_tokens(text[])
+    IS 'Takes the locks of the given hook tokens, in order.';
 
 -- sql/functions/core/flow_try_lock_runs.sql
 -- flow_try_lock_runs: takes the locks of those runs that nobody else is working on.
 -- Arguments: p_run_ids. Returns the runs that are locked now; it never waits for a run.
--- Locks, in order: retention guard (shared), run locks if free. SQLSTATEs: none. Callers: internal.
--- A statement of its own, like flow_lock_runs.
+-- Locks, in order: retention guard (shared), run locks if free. SQLSTATEs: 40001 as flow_lock_runs.
+-- Callers: internal. A statement of its own, like flow_lock_runs.
 CREATE FUNCTION flow_try_lock_runs(p_run_ids text[]) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
+DECLARE
+    v_locked text[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(flow_retention_key());
-    RETURN ARRAY(SELECT i.run_id FROM unnest(p_run_ids) AS i (run_id)
-                  WHERE pg_try_advisory_xact_lock(flow_run_key(i.run_id)));
+    v_locked := ARRAY(SELECT i.run_id FROM unnest(p_run_ids) AS i (run_id)
+                       WHERE pg_try_advisory_xact_lock(flow_run_key(i.run_id)));
+    IF flow_is_repeatable() THEN
+        PERFORM FROM flow_runs AS r
+          WHERE r.run_id = ANY (v_locked) ORDER BY r.run_id FOR NO KEY UPDATE;
+    END IF;
+    RETURN v_locked;
 END
 $$;
 
@@ -191,7 +214,7 @@ BEGIN
     PERFORM flow_raise('WF013',
         format('run id %s is not valid', coalesce(quote_literal(left(p_run_id, 64)), '(null)')),
         jsonb_strip_nulls(jsonb_build_object('run_id', left(p_run_id, 64))),
-        'A run id has 1 to 255 characters of A-Z a-z 0-9 . _ : @ + - and starts with a letter or digit.');
+        'A run id has 1 to 255 of A-Z a-z 0-9 . _ : @ + - and starts with a letter or digit.');
 END
 $$;
 
@@ -240,7 +263,8 @@ COMMENT ON FUNCTION flow_run_id_is_valid(text) IS 'Whether a text may be a run i
 -- The words of a run's life, in one place.
 --   flow_terminal_status(event type)   status that the event ends a run with, else null
 --   flow_is_terminal(status)           whether a status is final
---   flow_clears(event type)            whether the event drops every open hook and wakeup of its run
+--   flow_clears(event type)            whether the event drops every open hook and wakeup of its
+--   run
 -- Arguments: an event type or a status. Locks: none. SQLSTATEs: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_terminal_status(p_event_type text) RETURNS text
@@ -270,7 +294,8 @@ REVOKE EXECUTE ON FUNCTION flow_is_terminal(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_clears(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_terminal_status(text) IS 'Status that a terminal event gives its run.';
 COMMENT ON FUNCTION flow_is_terminal(text) IS 'Whether a run status is final.';
-COMMENT ON FUNCTION flow_clears(text) IS 'Whether an event drops all open hooks and wakeups of its run.';
+COMMENT ON FUNCTION flow_clears(text)
+    IS 'Whether an event drops all open hooks and wakeups of its run.';
 
 -- sql/functions/core/flow_json_shield.sql
 -- JSON that PostgreSQL stores but cannot take apart.
@@ -338,11 +363,14 @@ REVOKE EXECUTE ON FUNCTION flow_json_shield(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_json_unshield(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_text_refuse_escape(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_text_unshield(boolean, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_json_is_hard(text) IS 'Whether JSON text may hold escapes that cannot be taken apart.';
-COMMENT ON FUNCTION flow_json_shield(text) IS 'Marks \u0000 and lone surrogates so that JSON can be taken apart.';
+COMMENT ON FUNCTION flow_json_is_hard(text)
+    IS 'Whether JSON text may hold escapes that cannot be taken apart.';
+COMMENT ON FUNCTION flow_json_shield(text)
+    IS 'Marks \u0000 and lone surrogates so that JSON can be taken apart.';
 COMMENT ON FUNCTION flow_json_unshield(text) IS 'The inverse of flow_json_shield, on JSON text.';
 COMMENT ON FUNCTION flow_text_refuse_escape(text) IS 'Raises 22P05.';
-COMMENT ON FUNCTION flow_text_unshield(boolean, text) IS 'The inverse of flow_json_shield, on a string value.';
+COMMENT ON FUNCTION flow_text_unshield(boolean, text)
+    IS 'The inverse of flow_json_shield, on a string value.';
 
 -- sql/functions/core/flow_json_get.sql
 -- Members of a json object, verbatim, also where the document holds \u0000 or a lone surrogate.
@@ -396,7 +424,8 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_json_equal(json, json) FROM PUBLIC;
-COMMENT ON FUNCTION flow_json_equal(json, json) IS 'Whether two JSON values say the same; never raises.';
+COMMENT ON FUNCTION flow_json_equal(json, json)
+    IS 'Whether two JSON values say the same; never raises.';
 
 -- sql/functions/core/flow_json_with.sql
 -- flow_json_with: an object with one more text member at its end, the rest of its text unchanged.
@@ -410,7 +439,8 @@ RETURN regexp_replace(p_object::text, '[ \t\n\r]*\}[ \t\n\r]*$',
     || '"' || p_key || '":"' || p_value || '"}')::json;
 
 REVOKE EXECUTE ON FUNCTION flow_json_with(json, text, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_json_with(json, text, text) IS 'An object with one more text member at its end.';
+COMMENT ON FUNCTION flow_json_with(json, text, text)
+    IS 'An object with one more text member at its end.';
 
 -- sql/functions/core/flow_time.sql
 -- Times as the events write them: RFC 3339, UTC, Z, microseconds.
@@ -418,7 +448,8 @@ COMMENT ON FUNCTION flow_json_with(json, text, text) IS 'An object with one more
 --   flow_time_after(time, us)       time plus whole microseconds, exact (an interval multiplied by
 --                                   a large float would round)
 --   flow_deadline(text)             RFC 3339 text to timestamptz, rounded UP to microseconds, so
---                                   that a wait is never early; SQLSTATE 22007 when it is not RFC 3339
+--                                   that a wait is never early; SQLSTATE 22007 when it is not RFC
+--   3339
 -- Arguments: as named. Locks: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed there.
 CREATE FUNCTION flow_time_text(p_time timestamptz) RETURNS text
@@ -447,8 +478,8 @@ BEGIN
             ERRCODE = 'invalid_datetime_format',
             MESSAGE = 'a time is not RFC 3339 with an offset';
     END IF;
-    v_time := (v_parts[1] || ' ' || v_parts[2] || '.' || rpad(left(coalesce(v_parts[3], ''), 6), 6, '0')
-        || v_parts[4])::timestamptz;
+    v_time := (v_parts[1] || ' ' || v_parts[2] || '.'
+        || rpad(left(coalesce(v_parts[3], ''), 6), 6, '0') || v_parts[4])::timestamptz;
     IF substr(coalesce(v_parts[3], ''), 7) ~ '[1-9]' THEN
         v_time := v_time + interval '1 microsecond';
     END IF;
@@ -460,7 +491,8 @@ REVOKE EXECUTE ON FUNCTION flow_time_text(timestamptz) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_time_after(timestamptz, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_deadline(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_time_text(timestamptz) IS 'A time as RFC 3339 text, UTC, microseconds.';
-COMMENT ON FUNCTION flow_time_after(timestamptz, bigint) IS 'A time plus whole microseconds, exact.';
+COMMENT ON FUNCTION flow_time_after(timestamptz, bigint)
+    IS 'A time plus whole microseconds, exact.';
 COMMENT ON FUNCTION flow_deadline(text) IS 'RFC 3339 text as a time, rounded up to microseconds.';
 
 -- sql/functions/core/flow_uuid7.sql
@@ -493,7 +525,8 @@ COMMENT ON FUNCTION flow_event_id(text, bigint) IS 'The id of an event whose wri
 -- sql/functions/core/flow_event_refusal.sql
 -- flow_event_refusal: what is wrong with the shape of one event, or null when it may be stored.
 -- Arguments: p_event_type, p_subject_id (1 to 2048 bytes, needed unless the type begins with run_),
---   p_has_due (whether the event has a deadline), p_payload (a JSON object of at most 1048576 bytes).
+--   p_has_due (whether the event has a deadline), p_payload (a JSON object of at most 1048576
+--   bytes).
 -- 2048 bytes are what an index row can hold together with the run id.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
@@ -631,14 +664,24 @@ CREATE INDEX flow_events_subject_idx ON flow_events (run_id, subject_id)
 COMMENT ON TABLE flow_events IS 'The event streams of all runs, append-only; the only authority.';
 COMMENT ON COLUMN flow_events.run_id IS 'The run whose stream this is.';
 COMMENT ON COLUMN flow_events.sequence IS 'Place in the stream, from 1, without gaps.';
-COMMENT ON COLUMN flow_events.event_id IS 'Identity of the event; derived from run and sequence when the writer gave none.';
-COMMENT ON COLUMN flow_events.event_type IS 'What happened, in snake case, for example step_completed.';
-COMMENT ON COLUMN flow_events.subject_id IS 'The step, wait, hook, link or progress id the event is about; null for events of the run itself.';
-COMMENT ON COLUMN flow_events.due_at IS 'Deadline the event sets (wait, retry, hook expiry), rounded up to microseconds.';
-COMMENT ON COLUMN flow_events.payload IS 'The event object without its type member, text kept verbatim. Holds hook tokens and user data.';
-COMMENT ON COLUMN flow_events.recorded_at IS 'Database time of the append; equal for all events of one append.';
-COMMENT ON COLUMN flow_events.transaction_id IS 'Transaction that wrote the row; lets a reader follow commits without gaps.';
-COMMENT ON COLUMN flow_events.schema_version IS 'Envelope schema version as on the wire; null means that it was absent and is read as 1.';
+COMMENT ON COLUMN flow_events.event_id
+    IS 'Identity of the event; derived from run and sequence when the writer gave none.';
+COMMENT ON COLUMN flow_events.event_type
+    IS 'What happened, in snake case, for example step_completed.';
+COMMENT ON COLUMN flow_events.subject_id
+    IS 'The step, wait, hook, link or progress id the event is about; null for events of the run '
+       'itself.';
+COMMENT ON COLUMN flow_events.due_at
+    IS 'Deadline the event sets (wait, retry, hook expiry), rounded up to microseconds.';
+COMMENT ON COLUMN flow_events.payload
+    IS 'The event object without its type member, text kept verbatim. Holds hook tokens and user '
+       'data.';
+COMMENT ON COLUMN flow_events.recorded_at
+    IS 'Database time of the append; equal for all events of one append.';
+COMMENT ON COLUMN flow_events.transaction_id
+    IS 'Transaction that wrote the row; lets a reader follow commits without gaps.';
+COMMENT ON COLUMN flow_events.schema_version
+    IS 'Envelope schema version as on the wire; null means that it was absent and is read as 1.';
 
 -- sql/tables/flow_runs.sql
 -- flow_runs: one row a run, the head of its stream and its line on the list page.
@@ -678,16 +721,21 @@ CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC
 CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id)
     WHERE blocked_reason IS NOT NULL;
 
-COMMENT ON TABLE flow_runs IS 'One row a run: head of the stream, fence, and what the list page shows.';
+COMMENT ON TABLE flow_runs
+    IS 'One row a run: head of the stream, fence, and what the list page shows.';
 COMMENT ON COLUMN flow_runs.run_id IS 'Id of the run.';
 COMMENT ON COLUMN flow_runs.workflow_name IS 'Name of the workflow, from the spec.';
 COMMENT ON COLUMN flow_runs.workflow_version IS 'Version of the workflow, from the spec.';
-COMMENT ON COLUMN flow_runs.runtime_build IS 'Build the run is pinned to, from the spec; null when any build will do.';
+COMMENT ON COLUMN flow_runs.runtime_build
+    IS 'Build the run is pinned to, from the spec; null when any build will do.';
 COMMENT ON COLUMN flow_runs.queue IS 'Queue its drive task goes to.';
-COMMENT ON COLUMN flow_runs.status IS 'Status after the last event; suspended means running with an open wait, hook or retry.';
+COMMENT ON COLUMN flow_runs.status
+    IS 'Status after the last event; suspended means running with an open wait, hook or retry.';
 COMMENT ON COLUMN flow_runs.head_sequence IS 'Sequence of the last event.';
-COMMENT ON COLUMN flow_runs.lease_epoch IS 'Fence: grows with every lease of the run; an append with an older epoch is refused.';
-COMMENT ON COLUMN flow_runs.blocked_reason IS 'Why no worker can drive the run at present; cleared by the next append or release.';
+COMMENT ON COLUMN flow_runs.lease_epoch
+    IS 'Fence: grows with every lease of the run; an append with an older epoch is refused.';
+COMMENT ON COLUMN flow_runs.blocked_reason
+    IS 'Why no worker can drive the run at present; cleared by the next append or release.';
 COMMENT ON COLUMN flow_runs.created_at IS 'Time of the first event.';
 COMMENT ON COLUMN flow_runs.updated_at IS 'Time of the last event.';
 COMMENT ON COLUMN flow_runs.ended_at IS 'Time of the terminal event; null while the run is open.';
@@ -719,7 +767,8 @@ COMMENT ON COLUMN flow_active_hooks.run_id IS 'Run that owns the hook.';
 COMMENT ON COLUMN flow_active_hooks.hook_id IS 'Id of the hook within its run.';
 COMMENT ON COLUMN flow_active_hooks.token IS 'The bearer token; unique among active hooks. Secret.';
 COMMENT ON COLUMN flow_active_hooks.metadata IS 'What the workflow attached to the hook.';
-COMMENT ON COLUMN flow_active_hooks.expires_at IS 'When the hook is disposed by itself; null for never.';
+COMMENT ON COLUMN flow_active_hooks.expires_at
+    IS 'When the hook is disposed by itself; null for never.';
 COMMENT ON COLUMN flow_active_hooks.created_sequence IS 'Sequence of its hook_created event.';
 COMMENT ON COLUMN flow_active_hooks.created_at IS 'Time of its hook_created event.';
 
@@ -755,7 +804,8 @@ COMMENT ON COLUMN scheduled_wakeups.run_id IS 'Run that waits.';
 COMMENT ON COLUMN scheduled_wakeups.kind IS 'wait, step_retry or hook_expiry.';
 COMMENT ON COLUMN scheduled_wakeups.subject_id IS 'The wait, step or hook.';
 COMMENT ON COLUMN scheduled_wakeups.due_at IS 'Deadline, rounded up to microseconds.';
-COMMENT ON COLUMN scheduled_wakeups.dispatched_at IS 'When a drive task was made of it; null until then.';
+COMMENT ON COLUMN scheduled_wakeups.dispatched_at
+    IS 'When a drive task was made of it; null until then.';
 
 -- sql/tables/flow_tasks.sql
 -- flow_tasks: the queue. At most one open drive task a run; it is deleted when its holder releases
@@ -802,11 +852,15 @@ COMMENT ON COLUMN flow_tasks.kind IS 'drive_run: replay the run and carry out wh
 COMMENT ON COLUMN flow_tasks.payload IS 'Argument of kinds that need one.';
 COMMENT ON COLUMN flow_tasks.priority IS 'Smaller numbers are claimed first.';
 COMMENT ON COLUMN flow_tasks.available_at IS 'Not claimed before this time.';
-COMMENT ON COLUMN flow_tasks.attempts IS 'Claims since the task was last given back in good order; counts lost workers.';
+COMMENT ON COLUMN flow_tasks.attempts
+    IS 'Claims since the task was last given back in good order; counts lost workers.';
 COMMENT ON COLUMN flow_tasks.lease_owner IS 'Who holds the lease; null when nobody does.';
-COMMENT ON COLUMN flow_tasks.lease_expires_at IS 'When the lease ends unless a heartbeat extends it.';
-COMMENT ON COLUMN flow_tasks.epoch IS 'Fence of the lease, equal to flow_runs.lease_epoch while it is valid.';
-COMMENT ON COLUMN flow_tasks.wakes IS 'Counts the reasons to look at the run; a release with an older count is refused.';
+COMMENT ON COLUMN flow_tasks.lease_expires_at
+    IS 'When the lease ends unless a heartbeat extends it.';
+COMMENT ON COLUMN flow_tasks.epoch
+    IS 'Fence of the lease, equal to flow_runs.lease_epoch while it is valid.';
+COMMENT ON COLUMN flow_tasks.wakes
+    IS 'Counts the reasons to look at the run; a release with an older count is refused.';
 COMMENT ON COLUMN flow_tasks.enqueued_at IS 'When the task was made.';
 
 -- sql/types/flow_event_fact.sql
@@ -850,7 +904,8 @@ COMMENT ON TYPE flow_run_change IS 'What one append does to the row of one run.'
 --    4  creates a hook                    8  settles a wait or a hook
 --   16  asks for cancellation            32  ends the run
 --   64  creates the run                 128  starts the run
--- Arguments: p_event_type, p_has_due (whether it carries a deadline). The frequent types come first.
+-- Arguments: p_event_type, p_has_due (whether it carries a deadline). The frequent types come
+--   first.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_event_flags(p_event_type text, p_has_due boolean) RETURNS integer
@@ -885,8 +940,10 @@ END;
 
 REVOKE EXECUTE ON FUNCTION flow_event_flags(text, boolean) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_wakeup_kind(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_event_flags(text, boolean) IS 'Which projections an event touches, as bits.';
-COMMENT ON FUNCTION flow_wakeup_kind(text) IS 'Kind of wakeup that a wait, hook or step event is about.';
+COMMENT ON FUNCTION flow_event_flags(text, boolean)
+    IS 'Which projections an event touches, as bits.';
+COMMENT ON FUNCTION flow_wakeup_kind(text)
+    IS 'Kind of wakeup that a wait, hook or step event is about.';
 
 -- sql/functions/project/flow_has_suspension.sql
 -- flow_has_suspension: whether a run has an open hook, wait or delayed retry.
@@ -898,7 +955,8 @@ RETURN EXISTS (SELECT FROM flow_active_hooks AS h WHERE h.run_id = p_run_id)
     OR EXISTS (SELECT FROM scheduled_wakeups AS w WHERE w.run_id = p_run_id);
 
 REVOKE EXECUTE ON FUNCTION flow_has_suspension(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_has_suspension(text) IS 'Whether a run has an open hook, wait or delayed retry.';
+COMMENT ON FUNCTION flow_has_suspension(text)
+    IS 'Whether a run has an open hook, wait or delayed retry.';
 
 -- sql/functions/project/flow_spec.sql
 -- What a workflow spec must have, and what the run's row takes from it.
@@ -965,7 +1023,8 @@ REVOKE EXECUTE ON FUNCTION flow_spec_refusal(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_refuse_spec(text, json) FROM PUBLIC;
 COMMENT ON FUNCTION flow_json_is_name(json) IS 'Whether a JSON value may name something.';
 COMMENT ON FUNCTION flow_spec_refusal(json) IS 'What is wrong with a workflow spec, or null.';
-COMMENT ON FUNCTION flow_refuse_spec(text, json) IS 'Raises what is wrong with a run_created event.';
+COMMENT ON FUNCTION flow_refuse_spec(text, json)
+    IS 'Raises what is wrong with a run_created event.';
 
 -- sql/functions/project/flow_refuse_projection.sql
 -- flow_refuse_projection: raises the error of events that cannot follow the stream of their run.
@@ -1423,8 +1482,10 @@ CREATE TRIGGER flow_events_no_truncate
     FOR EACH STATEMENT
     EXECUTE FUNCTION flow_refuse_change();
 
-COMMENT ON TRIGGER flow_events_guard ON flow_events IS 'Refuses a row of the wrong shape without showing it.';
-COMMENT ON TRIGGER flow_events_project ON flow_events IS 'Keeps flow_runs, flow_active_hooks and scheduled_wakeups.';
+COMMENT ON TRIGGER flow_events_guard ON flow_events
+    IS 'Refuses a row of the wrong shape without showing it.';
+COMMENT ON TRIGGER flow_events_project ON flow_events
+    IS 'Keeps flow_runs, flow_active_hooks and scheduled_wakeups.';
 COMMENT ON TRIGGER flow_events_append_only ON flow_events IS 'History is append-only.';
 COMMENT ON TRIGGER flow_events_no_truncate ON flow_events IS 'History is append-only.';
 
@@ -1558,8 +1619,10 @@ END;
 
 REVOKE EXECUTE ON FUNCTION flow_append_read_events(json, boolean) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_due_member(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_append_read_events(json, boolean) IS 'Takes the events of one append apart.';
-COMMENT ON FUNCTION flow_due_member(text) IS 'Payload member that repeats the deadline of an event.';
+COMMENT ON FUNCTION flow_append_read_events(json, boolean)
+    IS 'Takes the events of one append apart.';
+COMMENT ON FUNCTION flow_due_member(text)
+    IS 'Payload member that repeats the deadline of an event.';
 
 -- sql/functions/append/flow_append_read.sql
 -- flow_append_read: takes a batch of appends apart.
@@ -1697,14 +1760,15 @@ $$;
 REVOKE EXECUTE ON FUNCTION flow_append_parse(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_append_run_id(json, boolean) FROM PUBLIC;
 COMMENT ON FUNCTION flow_append_parse(json) IS 'Reads a batch of appends.';
-COMMENT ON FUNCTION flow_append_run_id(json, boolean) IS 'The run id of a malformed element, if any.';
+COMMENT ON FUNCTION flow_append_run_id(json, boolean)
+    IS 'The run id of a malformed element, if any.';
 
 -- sql/functions/append/flow_append_check.sql
 -- flow_append_check: decides about every element of a batch, under the locks of their runs.
 -- Arguments: p_elements, as read from the batch. Returns one verdict an element, in order.
 -- The order of the questions: is it well formed; does the run exist; is the lease valid; is the
--- head as expected; has the run ended. flow_append_check_claims asks the rest: do linked runs exist;
--- are tokens free.
+-- head as expected; has the run ended. flow_append_check_claims asks the rest: do linked runs
+-- exist; are tokens free.
 -- Locks: none; the caller holds run and token locks. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_append_check(p_elements flow_append_element[]) RETURNS flow_append_verdict[]
 LANGUAGE plpgsql VOLATILE
@@ -1904,9 +1968,9 @@ COMMENT ON FUNCTION flow_append_check_claims(flow_append_element[], flow_append_
 
 -- sql/functions/append/flow_append_write.sql
 -- flow_append_write: stores the events of the accepted elements of a batch.
--- Arguments: p_elements, p_bases (the head before the append, null for a refused element), p_at (the
---   time of all events). A deadline given as a duration is counted from p_at and written into the
---   payload as its last member; otherwise the payload is stored as it came.
+-- Arguments: p_elements, p_bases (the head before the append, null for a refused element), p_at
+--   (the time of all events). A deadline given as a duration is counted from p_at and written into
+--   the payload as its last member; otherwise the payload is stored as it came.
 -- Locks: rows; run and token locks are the caller's. SQLSTATEs: those of the trigger, none for
 --   elements that were checked. Callers: internal.
 CREATE FUNCTION flow_append_write(
@@ -1933,7 +1997,8 @@ BEGIN
 END
 $$;
 
--- Rows for runs about to be created whose queue is not the default one; head 0 until then.
+-- Rows for runs about to be created, head 0 until then: to give them a queue of their own, or, in a
+-- transaction that keeps one snapshot, to raise 40001 for a run that it cannot see.
 CREATE FUNCTION flow_reserve_runs(p_run_ids text[], p_queues text[], p_at timestamptz)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -1943,7 +2008,8 @@ BEGIN
     INSERT INTO flow_runs (run_id, workflow_name, workflow_version, queue, status, head_sequence,
         created_at, updated_at)
     SELECT i.run_id, '', '', i.queue, 'pending', 0, p_at, p_at
-      FROM unnest(p_run_ids, p_queues) AS i (run_id, queue);
+      FROM unnest(p_run_ids, p_queues) AS i (run_id, queue)
+        ON CONFLICT (run_id) DO NOTHING;
 END
 $$;
 
@@ -1958,8 +2024,8 @@ COMMENT ON FUNCTION flow_reserve_runs(text[], text[], timestamptz)
 -- sql/functions/queue/flow_release.sql
 -- flow_release: gives leases back and deletes their drive tasks, unless the runs were woken
 -- meanwhile. Internal form of flow_release_run and of the release in an append.
--- Arguments: p_run_ids, p_epochs, p_wakes: three arrays, one entry a run: the epoch of the lease and
---   the wake count its holder has seen. A run that has ended is always released.
+-- Arguments: p_run_ids, p_epochs, p_wakes: three arrays, one entry a run: the epoch of the lease
+--   and the wake count its holder has seen. A run that has ended is always released.
 -- Returns one row a run: released, and the wake count as it is now (0 when the lease is not held).
 -- Released is also the answer when this lease's task is gone already and nobody took another lease
 -- since: so a release whose answer was lost can be repeated. Not released means that the run was
@@ -2049,9 +2115,10 @@ COMMENT ON FUNCTION flow_enqueue_drives(text[]) IS 'Makes or wakes the drive tas
 --                append), "payload": {...}, "event_id"? (uuid)}],
 --    "release"?: wake count seen by the lease's holder, "queue"?: text, for a run that is created}
 --   expected null appends at the head; epoch is the fence; an empty events array only releases.
--- Returns one row an element, in order. outcome: appended, event_conflict, lease_lost, run_terminal,
---   run_not_found, hook_token_conflict, link_not_found, invalid (run_conflict is reserved). A
---   refused element changes nothing and does not touch the others. detail never holds a token.
+-- Returns one row an element, in order. outcome: appended, event_conflict, lease_lost,
+--   run_terminal, run_not_found, hook_token_conflict, link_not_found, invalid (run_conflict is
+--   reserved). A refused element changes nothing and does not touch the others. detail never holds
+--   a token.
 -- Locks, in order: retention guard (shared), run locks (also of linked runs), token locks, rows.
 -- SQLSTATEs: WF010 when p_batch is not such an array. Callers: worker.
 CREATE FUNCTION flow_append_many(p_batch json)
@@ -2075,7 +2142,7 @@ DECLARE
     v_has_tokens boolean;
     v_has_links boolean;
     v_has_release boolean;
-    v_has_queue boolean;
+    v_reserves boolean;
     v_runs text[];
     v_linked text[];
 BEGIN
@@ -2083,8 +2150,9 @@ BEGIN
         RETURN;
     END IF;
     SELECT array_agg(e.run_id), bool_or(e.has_token), bool_or(e.has_link),
-           bool_or(e.release IS NOT NULL), bool_or(e.creates AND e.queue <> 'default')
-      INTO v_runs, v_has_tokens, v_has_links, v_has_release, v_has_queue
+           bool_or(e.release IS NOT NULL),
+           bool_or(e.creates AND (e.queue <> 'default' OR flow_is_repeatable()))
+      INTO v_runs, v_has_tokens, v_has_links, v_has_release, v_reserves
       FROM unnest(v_elements) AS e;
     IF v_has_links THEN
         v_linked := ARRAY(
@@ -2108,11 +2176,11 @@ BEGIN
     SELECT array_agg(CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) END)
       INTO v_bases
       FROM unnest(v_verdicts) AS d;
-    IF v_has_queue THEN
-        -- the trigger makes the rows of new runs; only a queue of their own needs a row before that
+    IF v_reserves THEN
+        -- usually the trigger makes the rows of new runs; see there for what needs them before that
         PERFORM flow_reserve_runs(array_agg(e.run_id), array_agg(e.queue), v_at)
            FROM unnest(v_elements) AS e
-          WHERE e.creates AND e.queue <> 'default' AND v_bases[e.ordinal] IS NOT NULL
+          WHERE e.creates AND v_bases[e.ordinal] IS NOT NULL
          HAVING count(*) > 0;
     END IF;
     PERFORM flow_append_write(v_elements, v_bases, v_at);
@@ -2134,7 +2202,8 @@ BEGIN
            CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) + e.event_count
                 ELSE coalesce(d.base, 0) END,
            v_at,
-           coalesce(v_has_release AND d.outcome = 'appended' AND e.run_id = ANY (v_released), false),
+           coalesce(v_has_release AND d.outcome = 'appended' AND e.run_id = ANY (v_released),
+               false),
            coalesce(CASE WHEN v_has_release
                          THEN v_kept_wakes[array_position(v_kept, e.run_id)] END, 0),
            d.detail
@@ -2270,8 +2339,8 @@ COMMENT ON FUNCTION flow_open_run(text, text[]) IS 'Locks a run and reads where 
 
 -- sql/functions/client/flow_write_event.sql
 -- flow_write_event: appends one event at the head of a run and wakes the run.
--- Arguments: p_run_id; p_head, its head as read under the run lock; p_event_type; p_subject_id, null
---   for events of the run itself; p_payload, the event object without its type.
+-- Arguments: p_run_id; p_head, its head as read under the run lock; p_event_type; p_subject_id,
+--   null for events of the run itself; p_payload, the event object without its type.
 -- Returns the new head.
 -- Locks: those of the trigger, then the queue row; the run lock is the caller's.
 -- SQLSTATEs: WF012, and those of the trigger. Callers: internal.
@@ -2316,7 +2385,8 @@ COMMENT ON FUNCTION flow_redelivered(text, text) IS 'Wakes a run for a repeated 
 
 -- sql/functions/client/flow_start_read.sql
 -- flow_start_read: takes a batch of runs to start apart, and checks each.
--- Arguments: p_runs, the array that flow_start_many takes; p_shielded, whether its text went through
+-- Arguments: p_runs, the array that flow_start_many takes; p_shielded, whether its text went
+--   through
 --   flow_json_shield. A missing run id is generated (UUID version 7).
 -- Locks: none. SQLSTATEs: class 22 when a member has the wrong JSON type: the caller then reads the
 --   elements one by one to find the one at fault. Callers: internal.
@@ -2438,7 +2508,8 @@ BEGIN
 
     PERFORM flow_reserve_runs(array_agg(q.run_id), array_agg(q.queue), v_at)
        FROM unnest(p_requests) AS q
-      WHERE v_outcomes[q.ordinal] = 'created' AND q.queue <> 'default'
+      WHERE v_outcomes[q.ordinal] = 'created'
+        AND (q.queue <> 'default' OR flow_is_repeatable())
      HAVING count(*) > 0;
     INSERT INTO flow_events (run_id, sequence, event_id, event_type, payload, recorded_at)
     SELECT q.run_id, 1, flow_event_id(q.run_id, 1), 'run_created', q.payload::json, v_at
@@ -2564,7 +2635,7 @@ AS $$
 BEGIN
     PERFORM flow_raise('WF002', format('run %s conflicts: %s', p_run_id, p_reason),
         jsonb_build_object('run_id', p_run_id, 'reason', p_reason),
-        'The id or the request is taken by something else; use another id, or repeat it unchanged.');
+        'The id or the request is taken; use another id, or repeat the request unchanged.');
 END
 $$;
 
@@ -2576,8 +2647,8 @@ COMMENT ON FUNCTION flow_raise_conflict(text, text) IS 'Raises WF002.';
 -- sql/functions/client/flow_resume_wait.sql
 -- flow_resume_wait: completes a wait whose deadline has passed.
 -- Arguments: p_run_id, p_wait_id.
--- Returns run_id, subject_id (the wait), applied and the head. A wait that was completed already, or
---   cancelled by a cancellation request or the end of its run, is not applied again.
+-- Returns run_id, subject_id (the wait), applied and the head. A wait that was completed already,
+--   or cancelled by a cancellation request or the end of its run, is not applied again.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001; WF004 the wait is unknown and the run has ended; WF009 the wait is unknown, or
 --   not due yet; WF010; WF013. Callers: client, worker.
@@ -2628,8 +2699,8 @@ COMMENT ON FUNCTION flow_resume_wait(text, text) IS 'Completes a wait whose dead
 
 -- sql/functions/client/flow_settle_hook.sql
 -- flow_settle_hook: resumes or disposes a hook; what the four hook verbs share.
--- Arguments: p_run_id, p_hook_id; p_payload, what the hook receives, or null to dispose it; p_token,
---   the token the hook must still have, or null when it is addressed by run and id.
+-- Arguments: p_run_id, p_hook_id; p_payload, what the hook receives, or null to dispose it;
+--   p_token, the token the hook must still have, or null when it is addressed by run and id.
 -- Returns run_id, subject_id (the hook), applied and the head.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001, WF004, WF006, WF007, WF009, WF012, WF013. Callers: internal.
@@ -2720,7 +2791,7 @@ SET search_path FROM CURRENT
 AS $$
 BEGIN
     PERFORM flow_raise('WF006', 'no active hook has this token', '{}',
-        'It was never created, is settled, or its run has ended; address a settled hook by run and hook id.');
+        'It was never created, is settled, or its run has ended; use run id and hook id instead.');
 END
 $$;
 
@@ -2734,8 +2805,8 @@ COMMENT ON FUNCTION flow_raise_token_not_found() IS 'Raises WF006.';
 -- sql/functions/client/flow_resume_hook.sql
 -- flow_resume_hook: answers a hook that is addressed by run and id.
 -- Arguments: p_run_id, p_hook_id; p_payload, any JSON, handed to the workflow.
--- Returns run_id, subject_id (the hook), applied and the head. The same payload again is not applied
---   again, also after the end of the run.
+-- Returns run_id, subject_id (the hook), applied and the head. The same payload again is not
+--   applied again, also after the end of the run.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001; WF004 the run ended with the hook unanswered, or knows no such hook; WF007 the
 --   hook was answered otherwise, disposed or cancelled; WF009 unknown hook; WF010; WF012; WF013.
@@ -2758,8 +2829,8 @@ COMMENT ON FUNCTION flow_resume_hook(text, text, json) IS 'Answers a hook.';
 -- sql/functions/client/flow_resume_hook_by_token.sql
 -- flow_resume_hook_by_token: answers the active hook that has a token.
 -- Arguments: p_token, the bearer token; p_payload, any JSON, handed to the workflow.
--- Returns run_id, subject_id (the hook), applied (always true) and the head. Of two callers with one
---   token one is applied; the other finds no active hook any more.
+-- Returns run_id, subject_id (the hook), applied (always true) and the head. Of two callers with
+--   one token one is applied; the other finds no active hook any more.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF006 no active hook has the token; WF012. Callers: client, worker.
 CREATE FUNCTION flow_resume_hook_by_token(p_token text, p_payload json)
@@ -2780,12 +2851,14 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_resume_hook_by_token(text, json) FROM PUBLIC;
-COMMENT ON FUNCTION flow_resume_hook_by_token(text, json) IS 'Answers the active hook that has a token.';
+COMMENT ON FUNCTION flow_resume_hook_by_token(text, json)
+    IS 'Answers the active hook that has a token.';
 
 -- sql/functions/client/flow_dispose_hook.sql
 -- flow_dispose_hook: withdraws a hook that is addressed by run and id.
 -- Arguments: p_run_id, p_hook_id.
--- Returns run_id, subject_id (the hook), applied and the head. A disposed hook is not disposed again.
+-- Returns run_id, subject_id (the hook), applied and the head. A disposed hook is not disposed
+--   again.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001; WF004 the run ended with the hook open, or knows no such hook; WF007 the hook
 --   was answered or cancelled; WF009 unknown hook; WF010; WF013. Callers: client, worker.
@@ -2828,7 +2901,8 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_dispose_hook_by_token(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_dispose_hook_by_token(text) IS 'Withdraws the active hook that has a token.';
+COMMENT ON FUNCTION flow_dispose_hook_by_token(text)
+    IS 'Withdraws the active hook that has a token.';
 
 -- sql/functions/client/flow_request_cancellation.sql
 -- flow_request_cancellation: asks a run to clean up and end; its open waits, hooks and retries are
@@ -2953,7 +3027,8 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_terminate_for_timeout(text, timestamptz, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_terminate_for_timeout(text, timestamptz, text) IS 'Ends a run at once because its deadline passed.';
+COMMENT ON FUNCTION flow_terminate_for_timeout(text, timestamptz, text)
+    IS 'Ends a run at once because its deadline passed.';
 
 -- sql/functions/client/flow_terminate_for_host_shutdown.sql
 -- flow_terminate_for_host_shutdown: ends a run at once because its host will never resume it.
@@ -2975,13 +3050,14 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_terminate_for_host_shutdown(text, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_terminate_for_host_shutdown(text, text) IS 'Ends a run at once because its host will never resume it.';
+COMMENT ON FUNCTION flow_terminate_for_host_shutdown(text, text)
+    IS 'Ends a run at once because its host will never resume it.';
 
 -- sql/functions/client/flow_record_once.sql
 -- flow_record_once: appends a record that has an id of its own, unless it is there; what
 -- flow_record_progress and flow_link_child_operation share.
--- Arguments: p_run_id; p_also, further runs to lock and that must exist; p_event_type; p_subject_id;
---   p_member, the payload member that holds the record; p_value, the record.
+-- Arguments: p_run_id; p_also, further runs to lock and that must exist; p_event_type;
+--   p_subject_id; p_member, the payload member that holds the record; p_value, the record.
 -- Returns run_id, subject_id, applied and the head. The same value again is not applied again, also
 --   after the end of the run.
 -- Locks, in order: retention guard (shared), run locks, rows, queue row.
@@ -3039,8 +3115,8 @@ COMMENT ON FUNCTION flow_record_once(text, text, text, text, text, json)
 
 -- sql/functions/client/flow_record_progress.sql
 -- flow_record_progress: records a progress report of a run.
--- Arguments: p_run_id; p_progress, an object with progress_id (not blank), completed (a whole number
---   from 0), total (null, or at least 1 and not less than completed), message, details.
+-- Arguments: p_run_id; p_progress, an object with progress_id (not blank), completed (a whole
+--   number from 0), total (null, or at least 1 and not less than completed), message, details.
 -- Returns run_id, subject_id (the progress id), applied and the head. The same report again is not
 --   applied again.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
@@ -3092,8 +3168,8 @@ COMMENT ON FUNCTION flow_record_progress(text, json) IS 'Records a progress repo
 -- Returns run_id, subject_id (the reference id), applied and the head. The same link again is not
 --   applied again.
 -- Locks, in order: retention guard (shared), both run locks, rows, queue row.
--- SQLSTATEs: WF001 the run, or the run it links, does not exist; WF004; WF009 the link is not valid;
---   WF011 its id holds another link; WF012; WF013. Callers: client, worker.
+-- SQLSTATEs: WF001 the run, or the run it links, does not exist; WF004; WF009 the link is not
+--   valid; WF011 its id holds another link; WF012; WF013. Callers: client, worker.
 CREATE FUNCTION flow_link_child_operation(p_run_id text, p_child json)
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
@@ -3133,7 +3209,8 @@ COMMENT ON FUNCTION flow_link_child_operation(text, json)
 -- sql/functions/wakeups/flow_due.sql
 -- flow_due: the earliest wakeups that are due, dispatched or not.
 -- Arguments: p_kind, one kind or null for all; p_until, due until then; p_limit.
--- Both partial indexes are read in order and merged, so the cost does not grow with what is not due.
+-- Both partial indexes are read in order and merged, so the cost does not grow with what is not
+--   due.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_due(p_kind text, p_until timestamptz, p_limit integer)
 RETURNS TABLE (run_id text, kind text, subject_id text, due_at timestamptz)
@@ -3169,8 +3246,8 @@ COMMENT ON FUNCTION flow_due(text, timestamptz, integer) IS 'The earliest wakeup
 -- sql/functions/wakeups/flow_settle_due.sql
 -- flow_settle_due: appends the event that settles every due wakeup of one kind; what
 -- flow_resume_due_waits and flow_dispose_expired_hooks share.
--- Arguments: p_kind (wait or hook_expiry); p_as_of, wakeups due until then, null for now; p_limit, 1
---   to 1000, the earliest first; p_run_id, one run, or null for all.
+-- Arguments: p_kind (wait or hook_expiry); p_as_of, wakeups due until then, null for now; p_limit,
+--   1 to 1000, the earliest first; p_run_id, one run, or null for all.
 -- Returns what this call settled and nothing else.
 -- Locks, in order: retention guard (shared), run locks, rows, queue rows. For all runs it never
 --   waits for a run lock: a run that is busy right now is left for the next call, so that one
@@ -3291,8 +3368,8 @@ COMMENT ON FUNCTION flow_dispose_expired_hooks(timestamptz, integer, text)
 -- sql/functions/inspect/flow_load_runs.sql
 -- flow_load_runs: whole histories, for drivers.
 -- Arguments: p_run_ids; unknown runs are left out.
--- Returns one row a run: head, status, lease epoch, wake count (0 without a task), the database time,
---   and events, the text of a JSON array in order of
+-- Returns one row a run: head, status, lease epoch, wake count (0 without a task), the database
+--   time, and events, the text of a JSON array in order of
 --   [sequence, type, event id, recorded at (RFC 3339, UTC, microseconds), payload].
 --   All of it is one moment: a wake that is not counted here comes with events that are not here.
 -- Locks: none. SQLSTATEs: none. Callers: worker, reader.
@@ -3490,7 +3567,8 @@ COMMENT ON FUNCTION flow_run_info(text) IS 'One run with its lease and task.';
 -- sql/functions/inspect/flow_run_summary.sql
 -- flow_run_summary: how many runs stand where, and what the open ones wait for.
 -- Arguments: none. Counts the whole of flow_runs by its status index, so its cost grows with the
---   number of runs; the other counts are over open things only. pending_retries are delayed retries.
+--   number of runs; the other counts are over open things only. pending_retries are delayed
+--   retries.
 -- Locks: none. SQLSTATEs: none. Callers: client, worker, reader.
 CREATE FUNCTION flow_run_summary()
 RETURNS TABLE (
@@ -3524,7 +3602,8 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_run_summary() FROM PUBLIC;
-COMMENT ON FUNCTION flow_run_summary() IS 'How many runs stand where, and what the open ones wait for.';
+COMMENT ON FUNCTION flow_run_summary()
+    IS 'How many runs stand where, and what the open ones wait for.';
 
 -- sql/functions/inspect/flow_open_suspensions.sql
 -- flow_open_suspensions: what open runs wait for.
@@ -3587,8 +3666,8 @@ COMMENT ON FUNCTION flow_open_suspensions(text, text, text, text, integer, times
 
 -- sql/functions/inspect/flow_list_active_hooks.sql
 -- flow_list_active_hooks: the hooks that can be answered. The rows hold tokens, which are secrets.
--- Arguments: p_run_id, one run, or null for all; p_after_run_id and p_after_hook_id, the last row of
---   the page before; p_limit, 1 to 1000. Order: run, hook.
+-- Arguments: p_run_id, one run, or null for all; p_after_run_id and p_after_hook_id, the last row
+--   of the page before; p_limit, 1 to 1000. Order: run, hook.
 -- Locks: none. SQLSTATEs: WF001, WF010. Callers: client, worker.
 CREATE FUNCTION flow_list_active_hooks(
     p_run_id text DEFAULT NULL, p_after_run_id text DEFAULT '', p_after_hook_id text DEFAULT '',
@@ -3793,15 +3872,16 @@ REVOKE EXECUTE ON FUNCTION flow_claim_candidates(text, integer, timestamptz, big
 REVOKE EXECUTE ON FUNCTION flow_check_lease(text, interval) FROM PUBLIC;
 COMMENT ON FUNCTION flow_claim_candidates(text, integer, timestamptz, bigint[])
     IS 'Locks the rows of the next tasks that can be claimed.';
-COMMENT ON FUNCTION flow_check_lease(text, interval) IS 'Refuses a lease without an owner or of no length.';
+COMMENT ON FUNCTION flow_check_lease(text, interval)
+    IS 'Refuses a lease without an owner or of no length.';
 
 -- sql/functions/queue/flow_claim_tasks.sql
 -- flow_claim_tasks: takes the leases of runs that have work to do.
 -- Arguments: p_queue; p_limit, 1 to 1000, never exceeded; p_owner, who claims, shown to operators;
 --   p_lease, how long the lease lasts without a heartbeat.
 -- A task can be claimed when it is available and nobody holds it, or its lease has expired. Smaller
---   priority first, then the oldest. Each claim raises the run's lease epoch, the fence that appends
---   are checked against, and counts one attempt.
+--   priority first, then the oldest. Each claim raises the run's lease epoch, the fence that
+--   appends are checked against, and counts one attempt.
 -- Locks: queue rows and run locks, both only when free, so that a claim never waits; then rows.
 -- SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_claim_tasks(p_queue text, p_limit integer, p_owner text, p_lease interval)
@@ -3916,9 +3996,9 @@ COMMENT ON FUNCTION flow_acquire_run(text, text, interval) IS 'Takes the lease o
 -- sql/functions/queue/flow_heartbeat.sql
 -- flow_heartbeat: extends leases, all those of a process in one call.
 -- Arguments: p_leases, a JSON array of {"run_id", "epoch"}; p_lease, how long from now.
--- Returns one row a lease: held, the wake count and head of the run now. A lease that expired but was
---   not taken by anybody is still held. A row that another transaction is changing right now is not
---   waited for: nobody can take that lease meanwhile, and the next heartbeat extends it.
+-- Returns one row a lease: held, the wake count and head of the run now. A lease that expired but
+--   was not taken by anybody is still held. A row that another transaction is changing right now
+--   is not waited for: nobody can take that lease meanwhile, and the next heartbeat extends it.
 -- Locks: queue rows, only when free. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_heartbeat(p_leases json, p_lease interval)
 RETURNS TABLE (run_id text, held boolean, wakes bigint, head_sequence bigint)
@@ -3973,8 +4053,9 @@ COMMENT ON FUNCTION flow_heartbeat(json, interval) IS 'Extends leases.';
 -- sql/functions/queue/flow_release_run.sql
 -- flow_release_run: gives the lease of a run back because there is nothing left to do.
 -- Arguments: p_run_id; p_epoch, of the lease; p_wakes, the wake count its holder has seen.
--- Returns true when the task is gone, also when it is asked again. False: the run was woken meanwhile and the lease stays (look
---   again), or the lease is not held any more. A run that has ended is always released.
+-- Returns true when the task is gone, also when it is asked again. False: the run was woken
+--   meanwhile and the lease stays (look again), or the lease is not held any more. A run that has
+--   ended is always released.
 -- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: none.
 -- Callers: worker.
 CREATE FUNCTION flow_release_run(p_run_id text, p_epoch bigint, p_wakes bigint) RETURNS boolean
@@ -4064,8 +4145,8 @@ COMMENT ON TYPE flow_due_wakeup IS 'A due wakeup whose row the scheduler has loc
 -- sql/functions/wakeups/flow_enqueue_due.sql
 -- flow_enqueue_due: turns due wakeups into drive tasks, one a run, and marks them dispatched.
 -- Arguments: p_limit, 1 to 1000, the earliest first; p_as_of, due until then, null for now.
--- Returns what this call dispatched. Any number of callers may run at once: each wakeup is dispatched
---   by one of them. A run that is busy right now is left for the next call.
+-- Returns what this call dispatched. Any number of callers may run at once: each wakeup is
+--   dispatched by one of them. A run that is busy right now is left for the next call.
 -- Locks, in order: rows and run locks, both only when free, so that it never waits for a run; then
 --   queue rows, by run. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_enqueue_due(
@@ -4133,8 +4214,9 @@ COMMENT ON TYPE flow_import_event IS 'One event of a history that is imported.';
 
 -- sql/functions/append/flow_import_history.sql
 -- flow_import_history: stores the complete history of a new run under its own ids and times.
--- Arguments: p_run_id; p_events, a JSON array in order of {"sequence", "type", "subject"?, "due_at"?
---   (RFC 3339), "payload", "event_id", "recorded_at" (RFC 3339), "schema_version"?}; p_queue.
+-- Arguments: p_run_id; p_events, a JSON array in order of {"sequence", "type", "subject"?,
+--   "due_at"? (RFC 3339), "payload", "event_id", "recorded_at" (RFC 3339), "schema_version"?};
+--   p_queue.
 -- Returns the head. A run that has not ended is woken.
 -- Locks, in order: retention guard (shared), run lock, token locks, rows, queue row.
 -- SQLSTATEs: WF002 the run exists; WF004 and WF009 the events do not follow one another; WF005 an
@@ -4183,7 +4265,7 @@ BEGIN
     IF FOUND THEN
         PERFORM flow_raise_conflict(p_run_id, 'the run exists already');
     END IF;
-    IF p_queue <> 'default' THEN
+    IF p_queue <> 'default' OR flow_is_repeatable() THEN
         PERFORM flow_reserve_runs(ARRAY[p_run_id], ARRAY[p_queue], flow_now());
     END IF;
     BEGIN
@@ -4286,15 +4368,16 @@ AS $$
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_capabilities() FROM PUBLIC;
-COMMENT ON FUNCTION flow_capabilities() IS 'Which functions and table privileges each capability needs.';
+COMMENT ON FUNCTION flow_capabilities()
+    IS 'Which functions and table privileges each capability needs.';
 
 -- sql/roles/flow_grant.sql
 -- flow_grant: gives a role what it needs to work as a worker, a client or a reader.
 -- Arguments: p_role, an existing role; p_capability: worker, client or reader (see
 --   flow_capabilities). May be repeated, and again after every migration, because new functions
 --   belong to their owner alone.
--- The functions run with the rights of their caller, so the role also gets the table privileges that
---   they need. No role gets UPDATE, DELETE or TRUNCATE on flow_events.
+-- The functions run with the rights of their caller, so the role also gets the table privileges
+--   that they need. No role gets UPDATE, DELETE or TRUNCATE on flow_events.
 -- Locks: none. SQLSTATEs: WF010. Callers: the owner of the schema.
 CREATE FUNCTION flow_grant(p_role name, p_capability text) RETURNS void
 LANGUAGE plpgsql VOLATILE
