@@ -67,7 +67,6 @@ def _completed(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime
         raise InvalidTransition(f"step {next(iter(run.open.steps))!r} is still open")
     run.status = RunStatus.COMPLETED
     run.output = output
-    run.error = None
     run.terminal_outcome = CompletedOutcome(output=output)
 
 

@@ -174,7 +174,7 @@ def test_a_difference_in_a_long_value_is_shown_by_its_path() -> None:
     run = running(step("a", input=big), started("a"))
     with pytest.raises(NonDeterministic, match=r"at \$\.items\[1\]\.n: history=2; replay=3"):
         plan(run, lambda ctx: ctx.schedule_step("a", "work", other))
-    others: list[Any] = ["z" * 100_000, {**big, "more": 1}, {**big, "items": []}]
+    others: list[Any] = ["z" * 100_000, {**big, "more": 1}, {**big, "items": []}, [big]]
     for whole in others:
         command = ScheduleStep(step_id="a", step_name="work", input=whole)
         with pytest.raises(NonDeterministic, match=r"history=.*; replay=") as caught:

@@ -261,6 +261,12 @@ def test_a_timer_is_due_at_its_deadline_and_not_a_microsecond_earlier() -> None:
     assert len(due_events(run, NOW + SECOND)) == 1
 
 
+def test_a_hook_expires_at_its_deadline_and_not_a_microsecond_earlier() -> None:
+    run = running(events.hook_created("h", "t", None, expires_in=SECOND))
+    assert due_events(run, NOW + SECOND - timedelta(microseconds=1)) == []
+    assert len(due_events(run, NOW + SECOND)) == 1
+
+
 def test_due_retries_start_their_next_attempt_and_others_wait_on() -> None:
     run = running(
         step("a", DELAYED, input=[1]),
@@ -290,7 +296,13 @@ def test_the_next_deadline_is_the_earliest_of_all_kinds() -> None:
 
 
 def test_nothing_is_due_in_a_run_that_has_ended_or_not_begun() -> None:
-    ended = running(events.wait_created("t", delay=SECOND), events.run_failed("x"))
+    ended = running(
+        events.wait_created("t", delay=SECOND),
+        step("a", DELAYED),
+        started("a"),
+        retrying("a", 1, NOW),
+        events.run_failed("x"),
+    )
     assert due_events(ended, NOW + 9 * SECOND) == []
     assert due_retries(ended, NOW + 9 * SECOND) == Plan()
     assert next_deadline(ended) is None

@@ -119,6 +119,13 @@ def test_a_spec_that_cannot_be_run_is_an_invalid_workflow(spec: object) -> None:
     assert caught.value.run_id == RUN
 
 
+def test_a_spec_is_refused_by_the_names_of_what_it_lacks() -> None:
+    with pytest.raises(InvalidWorkflow, match=r"check runtime\.entrypoint, version$"):
+        fold(event(events.RUN_CREATED, spec={"name": "a", "runtime": {}}, input=None))
+    with pytest.raises(InvalidWorkflow, match=r"check its type$"):
+        fold(event(events.RUN_CREATED, spec=[], input=None))
+
+
 def test_an_input_is_needed_but_may_be_null() -> None:
     assert fold(event(events.RUN_CREATED, spec=SPEC.wire(), input=None)).input is None
     with pytest.raises(InvalidTransition, match="'input'"):
