@@ -77,4 +77,5 @@ AS $$
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_capabilities() FROM PUBLIC;
-COMMENT ON FUNCTION flow_capabilities() IS 'Which functions and table privileges each capability needs.';
+COMMENT ON FUNCTION flow_capabilities()
+    IS 'Which functions and table privileges each capability needs.';

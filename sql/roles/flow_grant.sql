@@ -2,8 +2,8 @@
 -- Arguments: p_role, an existing role; p_capability: worker, client or reader (see
 --   flow_capabilities). May be repeated, and again after every migration, because new functions
 --   belong to their owner alone.
--- The functions run with the rights of their caller, so the role also gets the table privileges that
---   they need. No role gets UPDATE, DELETE or TRUNCATE on flow_events.
+-- The functions run with the rights of their caller, so the role also gets the table privileges
+--   that they need. No role gets UPDATE, DELETE or TRUNCATE on flow_events.
 -- Locks: none. SQLSTATEs: WF010. Callers: the owner of the schema.
 CREATE FUNCTION flow_grant(p_role name, p_capability text) RETURNS void
 LANGUAGE plpgsql VOLATILE

@@ -24,6 +24,7 @@ COMMENT ON COLUMN flow_active_hooks.run_id IS 'Run that owns the hook.';
 COMMENT ON COLUMN flow_active_hooks.hook_id IS 'Id of the hook within its run.';
 COMMENT ON COLUMN flow_active_hooks.token IS 'The bearer token; unique among active hooks. Secret.';
 COMMENT ON COLUMN flow_active_hooks.metadata IS 'What the workflow attached to the hook.';
-COMMENT ON COLUMN flow_active_hooks.expires_at IS 'When the hook is disposed by itself; null for never.';
+COMMENT ON COLUMN flow_active_hooks.expires_at
+    IS 'When the hook is disposed by itself; null for never.';
 COMMENT ON COLUMN flow_active_hooks.created_sequence IS 'Sequence of its hook_created event.';
 COMMENT ON COLUMN flow_active_hooks.created_at IS 'Time of its hook_created event.';

@@ -39,11 +39,21 @@ CREATE INDEX flow_events_subject_idx ON flow_events (run_id, subject_id)
 COMMENT ON TABLE flow_events IS 'The event streams of all runs, append-only; the only authority.';
 COMMENT ON COLUMN flow_events.run_id IS 'The run whose stream this is.';
 COMMENT ON COLUMN flow_events.sequence IS 'Place in the stream, from 1, without gaps.';
-COMMENT ON COLUMN flow_events.event_id IS 'Identity of the event; derived from run and sequence when the writer gave none.';
-COMMENT ON COLUMN flow_events.event_type IS 'What happened, in snake case, for example step_completed.';
-COMMENT ON COLUMN flow_events.subject_id IS 'The step, wait, hook, link or progress id the event is about; null for events of the run itself.';
-COMMENT ON COLUMN flow_events.due_at IS 'Deadline the event sets (wait, retry, hook expiry), rounded up to microseconds.';
-COMMENT ON COLUMN flow_events.payload IS 'The event object without its type member, text kept verbatim. Holds hook tokens and user data.';
-COMMENT ON COLUMN flow_events.recorded_at IS 'Database time of the append; equal for all events of one append.';
-COMMENT ON COLUMN flow_events.transaction_id IS 'Transaction that wrote the row; lets a reader follow commits without gaps.';
-COMMENT ON COLUMN flow_events.schema_version IS 'Envelope schema version as on the wire; null means that it was absent and is read as 1.';
+COMMENT ON COLUMN flow_events.event_id
+    IS 'Identity of the event; derived from run and sequence when the writer gave none.';
+COMMENT ON COLUMN flow_events.event_type
+    IS 'What happened, in snake case, for example step_completed.';
+COMMENT ON COLUMN flow_events.subject_id
+    IS 'The step, wait, hook, link or progress id the event is about; null for events of the run '
+       'itself.';
+COMMENT ON COLUMN flow_events.due_at
+    IS 'Deadline the event sets (wait, retry, hook expiry), rounded up to microseconds.';
+COMMENT ON COLUMN flow_events.payload
+    IS 'The event object without its type member, text kept verbatim. Holds hook tokens and user '
+       'data.';
+COMMENT ON COLUMN flow_events.recorded_at
+    IS 'Database time of the append; equal for all events of one append.';
+COMMENT ON COLUMN flow_events.transaction_id
+    IS 'Transaction that wrote the row; lets a reader follow commits without gaps.';
+COMMENT ON COLUMN flow_events.schema_version
+    IS 'Envelope schema version as on the wire; null means that it was absent and is read as 1.';

@@ -35,16 +35,21 @@ CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC
 CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id)
     WHERE blocked_reason IS NOT NULL;
 
-COMMENT ON TABLE flow_runs IS 'One row a run: head of the stream, fence, and what the list page shows.';
+COMMENT ON TABLE flow_runs
+    IS 'One row a run: head of the stream, fence, and what the list page shows.';
 COMMENT ON COLUMN flow_runs.run_id IS 'Id of the run.';
 COMMENT ON COLUMN flow_runs.workflow_name IS 'Name of the workflow, from the spec.';
 COMMENT ON COLUMN flow_runs.workflow_version IS 'Version of the workflow, from the spec.';
-COMMENT ON COLUMN flow_runs.runtime_build IS 'Build the run is pinned to, from the spec; null when any build will do.';
+COMMENT ON COLUMN flow_runs.runtime_build
+    IS 'Build the run is pinned to, from the spec; null when any build will do.';
 COMMENT ON COLUMN flow_runs.queue IS 'Queue its drive task goes to.';
-COMMENT ON COLUMN flow_runs.status IS 'Status after the last event; suspended means running with an open wait, hook or retry.';
+COMMENT ON COLUMN flow_runs.status
+    IS 'Status after the last event; suspended means running with an open wait, hook or retry.';
 COMMENT ON COLUMN flow_runs.head_sequence IS 'Sequence of the last event.';
-COMMENT ON COLUMN flow_runs.lease_epoch IS 'Fence: grows with every lease of the run; an append with an older epoch is refused.';
-COMMENT ON COLUMN flow_runs.blocked_reason IS 'Why no worker can drive the run at present; cleared by the next append or release.';
+COMMENT ON COLUMN flow_runs.lease_epoch
+    IS 'Fence: grows with every lease of the run; an append with an older epoch is refused.';
+COMMENT ON COLUMN flow_runs.blocked_reason
+    IS 'Why no worker can drive the run at present; cleared by the next append or release.';
 COMMENT ON COLUMN flow_runs.created_at IS 'Time of the first event.';
 COMMENT ON COLUMN flow_runs.updated_at IS 'Time of the last event.';
 COMMENT ON COLUMN flow_runs.ended_at IS 'Time of the terminal event; null while the run is open.';

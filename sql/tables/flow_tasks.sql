@@ -42,9 +42,13 @@ COMMENT ON COLUMN flow_tasks.kind IS 'drive_run: replay the run and carry out wh
 COMMENT ON COLUMN flow_tasks.payload IS 'Argument of kinds that need one.';
 COMMENT ON COLUMN flow_tasks.priority IS 'Smaller numbers are claimed first.';
 COMMENT ON COLUMN flow_tasks.available_at IS 'Not claimed before this time.';
-COMMENT ON COLUMN flow_tasks.attempts IS 'Claims since the task was last given back in good order; counts lost workers.';
+COMMENT ON COLUMN flow_tasks.attempts
+    IS 'Claims since the task was last given back in good order; counts lost workers.';
 COMMENT ON COLUMN flow_tasks.lease_owner IS 'Who holds the lease; null when nobody does.';
-COMMENT ON COLUMN flow_tasks.lease_expires_at IS 'When the lease ends unless a heartbeat extends it.';
-COMMENT ON COLUMN flow_tasks.epoch IS 'Fence of the lease, equal to flow_runs.lease_epoch while it is valid.';
-COMMENT ON COLUMN flow_tasks.wakes IS 'Counts the reasons to look at the run; a release with an older count is refused.';
+COMMENT ON COLUMN flow_tasks.lease_expires_at
+    IS 'When the lease ends unless a heartbeat extends it.';
+COMMENT ON COLUMN flow_tasks.epoch
+    IS 'Fence of the lease, equal to flow_runs.lease_epoch while it is valid.';
+COMMENT ON COLUMN flow_tasks.wakes
+    IS 'Counts the reasons to look at the run; a release with an older count is refused.';
 COMMENT ON COLUMN flow_tasks.enqueued_at IS 'When the task was made.';

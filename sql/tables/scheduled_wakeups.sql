@@ -29,4 +29,5 @@ COMMENT ON COLUMN scheduled_wakeups.run_id IS 'Run that waits.';
 COMMENT ON COLUMN scheduled_wakeups.kind IS 'wait, step_retry or hook_expiry.';
 COMMENT ON COLUMN scheduled_wakeups.subject_id IS 'The wait, step or hook.';
 COMMENT ON COLUMN scheduled_wakeups.due_at IS 'Deadline, rounded up to microseconds.';
-COMMENT ON COLUMN scheduled_wakeups.dispatched_at IS 'When a drive task was made of it; null until then.';
+COMMENT ON COLUMN scheduled_wakeups.dispatched_at
+    IS 'When a drive task was made of it; null until then.';

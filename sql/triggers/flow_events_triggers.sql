@@ -31,7 +31,9 @@ CREATE TRIGGER flow_events_no_truncate
     FOR EACH STATEMENT
     EXECUTE FUNCTION flow_refuse_change();
 
-COMMENT ON TRIGGER flow_events_guard ON flow_events IS 'Refuses a row of the wrong shape without showing it.';
-COMMENT ON TRIGGER flow_events_project ON flow_events IS 'Keeps flow_runs, flow_active_hooks and scheduled_wakeups.';
+COMMENT ON TRIGGER flow_events_guard ON flow_events
+    IS 'Refuses a row of the wrong shape without showing it.';
+COMMENT ON TRIGGER flow_events_project ON flow_events
+    IS 'Keeps flow_runs, flow_active_hooks and scheduled_wakeups.';
 COMMENT ON TRIGGER flow_events_append_only ON flow_events IS 'History is append-only.';
 COMMENT ON TRIGGER flow_events_no_truncate ON flow_events IS 'History is append-only.';

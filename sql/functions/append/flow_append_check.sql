@@ -1,8 +1,8 @@
 -- flow_append_check: decides about every element of a batch, under the locks of their runs.
 -- Arguments: p_elements, as read from the batch. Returns one verdict an element, in order.
 -- The order of the questions: is it well formed; does the run exist; is the lease valid; is the
--- head as expected; has the run ended. flow_append_check_claims asks the rest: do linked runs exist;
--- are tokens free.
+-- head as expected; has the run ended. flow_append_check_claims asks the rest: do linked runs
+-- exist; are tokens free.
 -- Locks: none; the caller holds run and token locks. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_append_check(p_elements flow_append_element[]) RETURNS flow_append_verdict[]
 LANGUAGE plpgsql VOLATILE

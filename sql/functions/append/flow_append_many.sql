@@ -5,9 +5,10 @@
 --                append), "payload": {...}, "event_id"? (uuid)}],
 --    "release"?: wake count seen by the lease's holder, "queue"?: text, for a run that is created}
 --   expected null appends at the head; epoch is the fence; an empty events array only releases.
--- Returns one row an element, in order. outcome: appended, event_conflict, lease_lost, run_terminal,
---   run_not_found, hook_token_conflict, link_not_found, invalid (run_conflict is reserved). A
---   refused element changes nothing and does not touch the others. detail never holds a token.
+-- Returns one row an element, in order. outcome: appended, event_conflict, lease_lost,
+--   run_terminal, run_not_found, hook_token_conflict, link_not_found, invalid (run_conflict is
+--   reserved). A refused element changes nothing and does not touch the others. detail never holds
+--   a token.
 -- Locks, in order: retention guard (shared), run locks (also of linked runs), token locks, rows.
 -- SQLSTATEs: WF010 when p_batch is not such an array. Callers: worker.
 CREATE FUNCTION flow_append_many(p_batch json)
@@ -91,7 +92,8 @@ BEGIN
            CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) + e.event_count
                 ELSE coalesce(d.base, 0) END,
            v_at,
-           coalesce(v_has_release AND d.outcome = 'appended' AND e.run_id = ANY (v_released), false),
+           coalesce(v_has_release AND d.outcome = 'appended' AND e.run_id = ANY (v_released),
+               false),
            coalesce(CASE WHEN v_has_release
                          THEN v_kept_wakes[array_position(v_kept, e.run_id)] END, 0),
            d.detail

@@ -60,4 +60,5 @@ $$;
 REVOKE EXECUTE ON FUNCTION flow_append_parse(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_append_run_id(json, boolean) FROM PUBLIC;
 COMMENT ON FUNCTION flow_append_parse(json) IS 'Reads a batch of appends.';
-COMMENT ON FUNCTION flow_append_run_id(json, boolean) IS 'The run id of a malformed element, if any.';
+COMMENT ON FUNCTION flow_append_run_id(json, boolean)
+    IS 'The run id of a malformed element, if any.';

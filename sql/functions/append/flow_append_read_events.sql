@@ -75,5 +75,7 @@ END;
 
 REVOKE EXECUTE ON FUNCTION flow_append_read_events(json, boolean) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_due_member(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_append_read_events(json, boolean) IS 'Takes the events of one append apart.';
-COMMENT ON FUNCTION flow_due_member(text) IS 'Payload member that repeats the deadline of an event.';
+COMMENT ON FUNCTION flow_append_read_events(json, boolean)
+    IS 'Takes the events of one append apart.';
+COMMENT ON FUNCTION flow_due_member(text)
+    IS 'Payload member that repeats the deadline of an event.';

@@ -1,7 +1,7 @@
 -- flow_append_write: stores the events of the accepted elements of a batch.
--- Arguments: p_elements, p_bases (the head before the append, null for a refused element), p_at (the
---   time of all events). A deadline given as a duration is counted from p_at and written into the
---   payload as its last member; otherwise the payload is stored as it came.
+-- Arguments: p_elements, p_bases (the head before the append, null for a refused element), p_at
+--   (the time of all events). A deadline given as a duration is counted from p_at and written into
+--   the payload as its last member; otherwise the payload is stored as it came.
 -- Locks: rows; run and token locks are the caller's. SQLSTATEs: those of the trigger, none for
 --   elements that were checked. Callers: internal.
 CREATE FUNCTION flow_append_write(

@@ -1,6 +1,7 @@
 -- flow_import_history: stores the complete history of a new run under its own ids and times.
--- Arguments: p_run_id; p_events, a JSON array in order of {"sequence", "type", "subject"?, "due_at"?
---   (RFC 3339), "payload", "event_id", "recorded_at" (RFC 3339), "schema_version"?}; p_queue.
+-- Arguments: p_run_id; p_events, a JSON array in order of {"sequence", "type", "subject"?,
+--   "due_at"? (RFC 3339), "payload", "event_id", "recorded_at" (RFC 3339), "schema_version"?};
+--   p_queue.
 -- Returns the head. A run that has not ended is woken.
 -- Locks, in order: retention guard (shared), run lock, token locks, rows, queue row.
 -- SQLSTATEs: WF002 the run exists; WF004 and WF009 the events do not follow one another; WF005 an

@@ -1,6 +1,7 @@
 -- flow_dispose_hook: withdraws a hook that is addressed by run and id.
 -- Arguments: p_run_id, p_hook_id.
--- Returns run_id, subject_id (the hook), applied and the head. A disposed hook is not disposed again.
+-- Returns run_id, subject_id (the hook), applied and the head. A disposed hook is not disposed
+--   again.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001; WF004 the run ended with the hook open, or knows no such hook; WF007 the hook
 --   was answered or cancelled; WF009 unknown hook; WF010; WF013. Callers: client, worker.

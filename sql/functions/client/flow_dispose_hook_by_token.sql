@@ -21,4 +21,5 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_dispose_hook_by_token(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_dispose_hook_by_token(text) IS 'Withdraws the active hook that has a token.';
+COMMENT ON FUNCTION flow_dispose_hook_by_token(text)
+    IS 'Withdraws the active hook that has a token.';

@@ -4,8 +4,8 @@
 -- Returns run_id, subject_id (the reference id), applied and the head. The same link again is not
 --   applied again.
 -- Locks, in order: retention guard (shared), both run locks, rows, queue row.
--- SQLSTATEs: WF001 the run, or the run it links, does not exist; WF004; WF009 the link is not valid;
---   WF011 its id holds another link; WF012; WF013. Callers: client, worker.
+-- SQLSTATEs: WF001 the run, or the run it links, does not exist; WF004; WF009 the link is not
+--   valid; WF011 its id holds another link; WF012; WF013. Callers: client, worker.
 CREATE FUNCTION flow_link_child_operation(p_run_id text, p_child json)
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE

@@ -1,7 +1,7 @@
 -- flow_record_once: appends a record that has an id of its own, unless it is there; what
 -- flow_record_progress and flow_link_child_operation share.
--- Arguments: p_run_id; p_also, further runs to lock and that must exist; p_event_type; p_subject_id;
---   p_member, the payload member that holds the record; p_value, the record.
+-- Arguments: p_run_id; p_also, further runs to lock and that must exist; p_event_type;
+--   p_subject_id; p_member, the payload member that holds the record; p_value, the record.
 -- Returns run_id, subject_id, applied and the head. The same value again is not applied again, also
 --   after the end of the run.
 -- Locks, in order: retention guard (shared), run locks, rows, queue row.

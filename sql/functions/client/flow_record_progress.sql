@@ -1,6 +1,6 @@
 -- flow_record_progress: records a progress report of a run.
--- Arguments: p_run_id; p_progress, an object with progress_id (not blank), completed (a whole number
---   from 0), total (null, or at least 1 and not less than completed), message, details.
+-- Arguments: p_run_id; p_progress, an object with progress_id (not blank), completed (a whole
+--   number from 0), total (null, or at least 1 and not less than completed), message, details.
 -- Returns run_id, subject_id (the progress id), applied and the head. The same report again is not
 --   applied again.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.

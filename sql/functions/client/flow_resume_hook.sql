@@ -1,7 +1,7 @@
 -- flow_resume_hook: answers a hook that is addressed by run and id.
 -- Arguments: p_run_id, p_hook_id; p_payload, any JSON, handed to the workflow.
--- Returns run_id, subject_id (the hook), applied and the head. The same payload again is not applied
---   again, also after the end of the run.
+-- Returns run_id, subject_id (the hook), applied and the head. The same payload again is not
+--   applied again, also after the end of the run.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001; WF004 the run ended with the hook unanswered, or knows no such hook; WF007 the
 --   hook was answered otherwise, disposed or cancelled; WF009 unknown hook; WF010; WF012; WF013.

@@ -1,7 +1,7 @@
 -- flow_resume_hook_by_token: answers the active hook that has a token.
 -- Arguments: p_token, the bearer token; p_payload, any JSON, handed to the workflow.
--- Returns run_id, subject_id (the hook), applied (always true) and the head. Of two callers with one
---   token one is applied; the other finds no active hook any more.
+-- Returns run_id, subject_id (the hook), applied (always true) and the head. Of two callers with
+--   one token one is applied; the other finds no active hook any more.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF006 no active hook has the token; WF012. Callers: client, worker.
 CREATE FUNCTION flow_resume_hook_by_token(p_token text, p_payload json)
@@ -22,4 +22,5 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_resume_hook_by_token(text, json) FROM PUBLIC;
-COMMENT ON FUNCTION flow_resume_hook_by_token(text, json) IS 'Answers the active hook that has a token.';
+COMMENT ON FUNCTION flow_resume_hook_by_token(text, json)
+    IS 'Answers the active hook that has a token.';

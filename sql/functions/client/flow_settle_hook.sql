@@ -1,6 +1,6 @@
 -- flow_settle_hook: resumes or disposes a hook; what the four hook verbs share.
--- Arguments: p_run_id, p_hook_id; p_payload, what the hook receives, or null to dispose it; p_token,
---   the token the hook must still have, or null when it is addressed by run and id.
+-- Arguments: p_run_id, p_hook_id; p_payload, what the hook receives, or null to dispose it;
+--   p_token, the token the hook must still have, or null when it is addressed by run and id.
 -- Returns run_id, subject_id (the hook), applied and the head.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001, WF004, WF006, WF007, WF009, WF012, WF013. Callers: internal.
@@ -91,7 +91,7 @@ SET search_path FROM CURRENT
 AS $$
 BEGIN
     PERFORM flow_raise('WF006', 'no active hook has this token', '{}',
-        'It was never created, is settled, or its run has ended; address a settled hook by run and hook id.');
+        'It was never created, is settled, or its run has ended; use run id and hook id instead.');
 END
 $$;
 

@@ -43,7 +43,7 @@ AS $$
 BEGIN
     PERFORM flow_raise('WF002', format('run %s conflicts: %s', p_run_id, p_reason),
         jsonb_build_object('run_id', p_run_id, 'reason', p_reason),
-        'The id or the request is taken by something else; use another id, or repeat it unchanged.');
+        'The id or the request is taken; use another id, or repeat the request unchanged.');
 END
 $$;
 

@@ -1,5 +1,6 @@
 -- flow_start_read: takes a batch of runs to start apart, and checks each.
--- Arguments: p_runs, the array that flow_start_many takes; p_shielded, whether its text went through
+-- Arguments: p_runs, the array that flow_start_many takes; p_shielded, whether its text went
+--   through
 --   flow_json_shield. A missing run id is generated (UUID version 7).
 -- Locks: none. SQLSTATEs: class 22 when a member has the wrong JSON type: the caller then reads the
 --   elements one by one to find the one at fault. Callers: internal.

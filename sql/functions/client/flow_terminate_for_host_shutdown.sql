@@ -17,4 +17,5 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_terminate_for_host_shutdown(text, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_terminate_for_host_shutdown(text, text) IS 'Ends a run at once because its host will never resume it.';
+COMMENT ON FUNCTION flow_terminate_for_host_shutdown(text, text)
+    IS 'Ends a run at once because its host will never resume it.';

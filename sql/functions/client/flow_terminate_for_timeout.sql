@@ -23,4 +23,5 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_terminate_for_timeout(text, timestamptz, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_terminate_for_timeout(text, timestamptz, text) IS 'Ends a run at once because its deadline passed.';
+COMMENT ON FUNCTION flow_terminate_for_timeout(text, timestamptz, text)
+    IS 'Ends a run at once because its deadline passed.';

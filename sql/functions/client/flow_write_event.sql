@@ -1,6 +1,6 @@
 -- flow_write_event: appends one event at the head of a run and wakes the run.
--- Arguments: p_run_id; p_head, its head as read under the run lock; p_event_type; p_subject_id, null
---   for events of the run itself; p_payload, the event object without its type.
+-- Arguments: p_run_id; p_head, its head as read under the run lock; p_event_type; p_subject_id,
+--   null for events of the run itself; p_payload, the event object without its type.
 -- Returns the new head.
 -- Locks: those of the trigger, then the queue row; the run lock is the caller's.
 -- SQLSTATEs: WF012, and those of the trigger. Callers: internal.

@@ -1,6 +1,7 @@
 -- flow_event_refusal: what is wrong with the shape of one event, or null when it may be stored.
 -- Arguments: p_event_type, p_subject_id (1 to 2048 bytes, needed unless the type begins with run_),
---   p_has_due (whether the event has a deadline), p_payload (a JSON object of at most 1048576 bytes).
+--   p_has_due (whether the event has a deadline), p_payload (a JSON object of at most 1048576
+--   bytes).
 -- 2048 bytes are what an index row can hold together with the run id.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.

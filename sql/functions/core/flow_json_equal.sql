@@ -21,4 +21,5 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_json_equal(json, json) FROM PUBLIC;
-COMMENT ON FUNCTION flow_json_equal(json, json) IS 'Whether two JSON values say the same; never raises.';
+COMMENT ON FUNCTION flow_json_equal(json, json)
+    IS 'Whether two JSON values say the same; never raises.';

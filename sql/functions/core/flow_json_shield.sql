@@ -63,8 +63,11 @@ REVOKE EXECUTE ON FUNCTION flow_json_shield(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_json_unshield(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_text_refuse_escape(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_text_unshield(boolean, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_json_is_hard(text) IS 'Whether JSON text may hold escapes that cannot be taken apart.';
-COMMENT ON FUNCTION flow_json_shield(text) IS 'Marks \u0000 and lone surrogates so that JSON can be taken apart.';
+COMMENT ON FUNCTION flow_json_is_hard(text)
+    IS 'Whether JSON text may hold escapes that cannot be taken apart.';
+COMMENT ON FUNCTION flow_json_shield(text)
+    IS 'Marks \u0000 and lone surrogates so that JSON can be taken apart.';
 COMMENT ON FUNCTION flow_json_unshield(text) IS 'The inverse of flow_json_shield, on JSON text.';
 COMMENT ON FUNCTION flow_text_refuse_escape(text) IS 'Raises 22P05.';
-COMMENT ON FUNCTION flow_text_unshield(boolean, text) IS 'The inverse of flow_json_shield, on a string value.';
+COMMENT ON FUNCTION flow_text_unshield(boolean, text)
+    IS 'The inverse of flow_json_shield, on a string value.';

@@ -9,4 +9,5 @@ RETURN regexp_replace(p_object::text, '[ \t\n\r]*\}[ \t\n\r]*$',
     || '"' || p_key || '":"' || p_value || '"}')::json;
 
 REVOKE EXECUTE ON FUNCTION flow_json_with(json, text, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_json_with(json, text, text) IS 'An object with one more text member at its end.';
+COMMENT ON FUNCTION flow_json_with(json, text, text)
+    IS 'An object with one more text member at its end.';

@@ -23,8 +23,9 @@ BEGIN
 END
 $$;
 
--- Whether the transaction keeps one snapshot. It may be older than the locks then, and what it shows
--- be out of date; touching the rows of the runs raises 40001 in that case, as PostgreSQL would.
+-- Whether the transaction keeps one snapshot. It may be older than the locks then, and what it
+-- shows be out of date; touching the rows of the runs raises 40001 in that case, as PostgreSQL
+--   would.
 CREATE FUNCTION flow_is_repeatable() RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN current_setting('transaction_isolation') IN ('repeatable read', 'serializable');

@@ -16,4 +16,5 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_lock_tokens(text[]) FROM PUBLIC;
-COMMENT ON FUNCTION flow_lock_tokens(text[]) IS 'Takes the locks of the given hook tokens, in order.';
+COMMENT ON FUNCTION flow_lock_tokens(text[])
+    IS 'Takes the locks of the given hook tokens, in order.';

@@ -59,7 +59,7 @@ BEGIN
     PERFORM flow_raise('WF013',
         format('run id %s is not valid', coalesce(quote_literal(left(p_run_id, 64)), '(null)')),
         jsonb_strip_nulls(jsonb_build_object('run_id', left(p_run_id, 64))),
-        'A run id has 1 to 255 characters of A-Z a-z 0-9 . _ : @ + - and starts with a letter or digit.');
+        'A run id has 1 to 255 of A-Z a-z 0-9 . _ : @ + - and starts with a letter or digit.');
 END
 $$;
 

@@ -1,7 +1,8 @@
 -- The words of a run's life, in one place.
 --   flow_terminal_status(event type)   status that the event ends a run with, else null
 --   flow_is_terminal(status)           whether a status is final
---   flow_clears(event type)            whether the event drops every open hook and wakeup of its run
+--   flow_clears(event type)            whether the event drops every open hook and wakeup of its
+--   run
 -- Arguments: an event type or a status. Locks: none. SQLSTATEs: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_terminal_status(p_event_type text) RETURNS text
@@ -31,4 +32,5 @@ REVOKE EXECUTE ON FUNCTION flow_is_terminal(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_clears(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_terminal_status(text) IS 'Status that a terminal event gives its run.';
 COMMENT ON FUNCTION flow_is_terminal(text) IS 'Whether a run status is final.';
-COMMENT ON FUNCTION flow_clears(text) IS 'Whether an event drops all open hooks and wakeups of its run.';
+COMMENT ON FUNCTION flow_clears(text)
+    IS 'Whether an event drops all open hooks and wakeups of its run.';

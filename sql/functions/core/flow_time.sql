@@ -3,7 +3,8 @@
 --   flow_time_after(time, us)       time plus whole microseconds, exact (an interval multiplied by
 --                                   a large float would round)
 --   flow_deadline(text)             RFC 3339 text to timestamptz, rounded UP to microseconds, so
---                                   that a wait is never early; SQLSTATE 22007 when it is not RFC 3339
+--                                   that a wait is never early; SQLSTATE 22007 when it is not RFC
+--   3339
 -- Arguments: as named. Locks: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed there.
 CREATE FUNCTION flow_time_text(p_time timestamptz) RETURNS text
@@ -32,8 +33,8 @@ BEGIN
             ERRCODE = 'invalid_datetime_format',
             MESSAGE = 'a time is not RFC 3339 with an offset';
     END IF;
-    v_time := (v_parts[1] || ' ' || v_parts[2] || '.' || rpad(left(coalesce(v_parts[3], ''), 6), 6, '0')
-        || v_parts[4])::timestamptz;
+    v_time := (v_parts[1] || ' ' || v_parts[2] || '.'
+        || rpad(left(coalesce(v_parts[3], ''), 6), 6, '0') || v_parts[4])::timestamptz;
     IF substr(coalesce(v_parts[3], ''), 7) ~ '[1-9]' THEN
         v_time := v_time + interval '1 microsecond';
     END IF;
@@ -45,5 +46,6 @@ REVOKE EXECUTE ON FUNCTION flow_time_text(timestamptz) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_time_after(timestamptz, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_deadline(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_time_text(timestamptz) IS 'A time as RFC 3339 text, UTC, microseconds.';
-COMMENT ON FUNCTION flow_time_after(timestamptz, bigint) IS 'A time plus whole microseconds, exact.';
+COMMENT ON FUNCTION flow_time_after(timestamptz, bigint)
+    IS 'A time plus whole microseconds, exact.';
 COMMENT ON FUNCTION flow_deadline(text) IS 'RFC 3339 text as a time, rounded up to microseconds.';

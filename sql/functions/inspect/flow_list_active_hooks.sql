@@ -1,6 +1,6 @@
 -- flow_list_active_hooks: the hooks that can be answered. The rows hold tokens, which are secrets.
--- Arguments: p_run_id, one run, or null for all; p_after_run_id and p_after_hook_id, the last row of
---   the page before; p_limit, 1 to 1000. Order: run, hook.
+-- Arguments: p_run_id, one run, or null for all; p_after_run_id and p_after_hook_id, the last row
+--   of the page before; p_limit, 1 to 1000. Order: run, hook.
 -- Locks: none. SQLSTATEs: WF001, WF010. Callers: client, worker.
 CREATE FUNCTION flow_list_active_hooks(
     p_run_id text DEFAULT NULL, p_after_run_id text DEFAULT '', p_after_hook_id text DEFAULT '',

@@ -1,7 +1,7 @@
 -- flow_load_runs: whole histories, for drivers.
 -- Arguments: p_run_ids; unknown runs are left out.
--- Returns one row a run: head, status, lease epoch, wake count (0 without a task), the database time,
---   and events, the text of a JSON array in order of
+-- Returns one row a run: head, status, lease epoch, wake count (0 without a task), the database
+--   time, and events, the text of a JSON array in order of
 --   [sequence, type, event id, recorded at (RFC 3339, UTC, microseconds), payload].
 --   All of it is one moment: a wake that is not counted here comes with events that are not here.
 -- Locks: none. SQLSTATEs: none. Callers: worker, reader.

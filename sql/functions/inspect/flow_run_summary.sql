@@ -1,6 +1,7 @@
 -- flow_run_summary: how many runs stand where, and what the open ones wait for.
 -- Arguments: none. Counts the whole of flow_runs by its status index, so its cost grows with the
---   number of runs; the other counts are over open things only. pending_retries are delayed retries.
+--   number of runs; the other counts are over open things only. pending_retries are delayed
+--   retries.
 -- Locks: none. SQLSTATEs: none. Callers: client, worker, reader.
 CREATE FUNCTION flow_run_summary()
 RETURNS TABLE (
@@ -34,4 +35,5 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_run_summary() FROM PUBLIC;
-COMMENT ON FUNCTION flow_run_summary() IS 'How many runs stand where, and what the open ones wait for.';
+COMMENT ON FUNCTION flow_run_summary()
+    IS 'How many runs stand where, and what the open ones wait for.';

@@ -4,7 +4,8 @@
 --    4  creates a hook                    8  settles a wait or a hook
 --   16  asks for cancellation            32  ends the run
 --   64  creates the run                 128  starts the run
--- Arguments: p_event_type, p_has_due (whether it carries a deadline). The frequent types come first.
+-- Arguments: p_event_type, p_has_due (whether it carries a deadline). The frequent types come
+--   first.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_event_flags(p_event_type text, p_has_due boolean) RETURNS integer
@@ -39,5 +40,7 @@ END;
 
 REVOKE EXECUTE ON FUNCTION flow_event_flags(text, boolean) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_wakeup_kind(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_event_flags(text, boolean) IS 'Which projections an event touches, as bits.';
-COMMENT ON FUNCTION flow_wakeup_kind(text) IS 'Kind of wakeup that a wait, hook or step event is about.';
+COMMENT ON FUNCTION flow_event_flags(text, boolean)
+    IS 'Which projections an event touches, as bits.';
+COMMENT ON FUNCTION flow_wakeup_kind(text)
+    IS 'Kind of wakeup that a wait, hook or step event is about.';

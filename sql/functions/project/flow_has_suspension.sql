@@ -7,4 +7,5 @@ RETURN EXISTS (SELECT FROM flow_active_hooks AS h WHERE h.run_id = p_run_id)
     OR EXISTS (SELECT FROM scheduled_wakeups AS w WHERE w.run_id = p_run_id);
 
 REVOKE EXECUTE ON FUNCTION flow_has_suspension(text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_has_suspension(text) IS 'Whether a run has an open hook, wait or delayed retry.';
+COMMENT ON FUNCTION flow_has_suspension(text)
+    IS 'Whether a run has an open hook, wait or delayed retry.';

@@ -62,4 +62,5 @@ REVOKE EXECUTE ON FUNCTION flow_spec_refusal(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_refuse_spec(text, json) FROM PUBLIC;
 COMMENT ON FUNCTION flow_json_is_name(json) IS 'Whether a JSON value may name something.';
 COMMENT ON FUNCTION flow_spec_refusal(json) IS 'What is wrong with a workflow spec, or null.';
-COMMENT ON FUNCTION flow_refuse_spec(text, json) IS 'Raises what is wrong with a run_created event.';
+COMMENT ON FUNCTION flow_refuse_spec(text, json)
+    IS 'Raises what is wrong with a run_created event.';

@@ -78,4 +78,5 @@ REVOKE EXECUTE ON FUNCTION flow_claim_candidates(text, integer, timestamptz, big
 REVOKE EXECUTE ON FUNCTION flow_check_lease(text, interval) FROM PUBLIC;
 COMMENT ON FUNCTION flow_claim_candidates(text, integer, timestamptz, bigint[])
     IS 'Locks the rows of the next tasks that can be claimed.';
-COMMENT ON FUNCTION flow_check_lease(text, interval) IS 'Refuses a lease without an owner or of no length.';
+COMMENT ON FUNCTION flow_check_lease(text, interval)
+    IS 'Refuses a lease without an owner or of no length.';

@@ -2,8 +2,8 @@
 -- Arguments: p_queue; p_limit, 1 to 1000, never exceeded; p_owner, who claims, shown to operators;
 --   p_lease, how long the lease lasts without a heartbeat.
 -- A task can be claimed when it is available and nobody holds it, or its lease has expired. Smaller
---   priority first, then the oldest. Each claim raises the run's lease epoch, the fence that appends
---   are checked against, and counts one attempt.
+--   priority first, then the oldest. Each claim raises the run's lease epoch, the fence that
+--   appends are checked against, and counts one attempt.
 -- Locks: queue rows and run locks, both only when free, so that a claim never waits; then rows.
 -- SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_claim_tasks(p_queue text, p_limit integer, p_owner text, p_lease interval)

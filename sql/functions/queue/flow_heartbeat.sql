@@ -1,8 +1,8 @@
 -- flow_heartbeat: extends leases, all those of a process in one call.
 -- Arguments: p_leases, a JSON array of {"run_id", "epoch"}; p_lease, how long from now.
--- Returns one row a lease: held, the wake count and head of the run now. A lease that expired but was
---   not taken by anybody is still held. A row that another transaction is changing right now is not
---   waited for: nobody can take that lease meanwhile, and the next heartbeat extends it.
+-- Returns one row a lease: held, the wake count and head of the run now. A lease that expired but
+--   was not taken by anybody is still held. A row that another transaction is changing right now
+--   is not waited for: nobody can take that lease meanwhile, and the next heartbeat extends it.
 -- Locks: queue rows, only when free. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_heartbeat(p_leases json, p_lease interval)
 RETURNS TABLE (run_id text, held boolean, wakes bigint, head_sequence bigint)

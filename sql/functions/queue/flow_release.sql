@@ -1,7 +1,7 @@
 -- flow_release: gives leases back and deletes their drive tasks, unless the runs were woken
 -- meanwhile. Internal form of flow_release_run and of the release in an append.
--- Arguments: p_run_ids, p_epochs, p_wakes: three arrays, one entry a run: the epoch of the lease and
---   the wake count its holder has seen. A run that has ended is always released.
+-- Arguments: p_run_ids, p_epochs, p_wakes: three arrays, one entry a run: the epoch of the lease
+--   and the wake count its holder has seen. A run that has ended is always released.
 -- Returns one row a run: released, and the wake count as it is now (0 when the lease is not held).
 -- Released is also the answer when this lease's task is gone already and nobody took another lease
 -- since: so a release whose answer was lost can be repeated. Not released means that the run was

@@ -1,7 +1,8 @@
 -- flow_release_run: gives the lease of a run back because there is nothing left to do.
 -- Arguments: p_run_id; p_epoch, of the lease; p_wakes, the wake count its holder has seen.
--- Returns true when the task is gone, also when it is asked again. False: the run was woken meanwhile and the lease stays (look
---   again), or the lease is not held any more. A run that has ended is always released.
+-- Returns true when the task is gone, also when it is asked again. False: the run was woken
+--   meanwhile and the lease stays (look again), or the lease is not held any more. A run that has
+--   ended is always released.
 -- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: none.
 -- Callers: worker.
 CREATE FUNCTION flow_release_run(p_run_id text, p_epoch bigint, p_wakes bigint) RETURNS boolean

@@ -1,6 +1,7 @@
 -- flow_due: the earliest wakeups that are due, dispatched or not.
 -- Arguments: p_kind, one kind or null for all; p_until, due until then; p_limit.
--- Both partial indexes are read in order and merged, so the cost does not grow with what is not due.
+-- Both partial indexes are read in order and merged, so the cost does not grow with what is not
+--   due.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_due(p_kind text, p_until timestamptz, p_limit integer)
 RETURNS TABLE (run_id text, kind text, subject_id text, due_at timestamptz)

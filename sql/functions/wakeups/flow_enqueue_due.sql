@@ -1,7 +1,7 @@
 -- flow_enqueue_due: turns due wakeups into drive tasks, one a run, and marks them dispatched.
 -- Arguments: p_limit, 1 to 1000, the earliest first; p_as_of, due until then, null for now.
--- Returns what this call dispatched. Any number of callers may run at once: each wakeup is dispatched
---   by one of them. A run that is busy right now is left for the next call.
+-- Returns what this call dispatched. Any number of callers may run at once: each wakeup is
+--   dispatched by one of them. A run that is busy right now is left for the next call.
 -- Locks, in order: rows and run locks, both only when free, so that it never waits for a run; then
 --   queue rows, by run. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_enqueue_due(

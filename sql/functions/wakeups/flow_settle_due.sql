@@ -1,7 +1,7 @@
 -- flow_settle_due: appends the event that settles every due wakeup of one kind; what
 -- flow_resume_due_waits and flow_dispose_expired_hooks share.
--- Arguments: p_kind (wait or hook_expiry); p_as_of, wakeups due until then, null for now; p_limit, 1
---   to 1000, the earliest first; p_run_id, one run, or null for all.
+-- Arguments: p_kind (wait or hook_expiry); p_as_of, wakeups due until then, null for now; p_limit,
+--   1 to 1000, the earliest first; p_run_id, one run, or null for all.
 -- Returns what this call settled and nothing else.
 -- Locks, in order: retention guard (shared), run locks, rows, queue rows. For all runs it never
 --   waits for a run lock: a run that is busy right now is left for the next call, so that one
