@@ -34,7 +34,7 @@ logger = logging.getLogger("flowpg.authoring")
 
 _FINALIZED = 1
 _WORD = ctypes.sizeof(ctypes.c_void_p)
-_MAX_DEPTH = 6
+_MAX_DEPTH = 12
 _MAX_MEMBERS = 4096
 
 _SUSPENDED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from threading import Lock
 
@@ -20,6 +21,8 @@ class ParkingLot:
         self._parked: OrderedDict[str, RunTurns] = OrderedDict()
         self._seen: OrderedDict[str, int] = OrderedDict()
         self._lock = Lock()
+        # A lot that is dropped, or the end of the process, must not run cleanup code either.
+        weakref.finalize(self, _put_aside, self._parked)
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -58,7 +61,9 @@ class ParkingLot:
     def clear(self) -> None:
         """Put every coroutine aside."""
         with self._lock:
-            parked = list(self._parked.values())
-            self._parked.clear()
-        for item in parked:
-            item.forget()
+            _put_aside(self._parked)
+
+
+def _put_aside(parked: OrderedDict[str, RunTurns]) -> None:
+    while parked:
+        parked.popitem()[1].forget()

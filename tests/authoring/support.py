@@ -15,7 +15,8 @@ from flowpg.store.memory import InMemoryEventStore
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 RUN_ID = "run-1"
 
-Build = Callable[[FlowApp], Workflow[..., Any]]
+Build = Callable[[FlowApp], None]
+"""Declares the steps of a test and one workflow."""
 
 
 @dataclass
@@ -88,7 +89,8 @@ def line_of(event: FlowEventEnvelope) -> str:
 def stage(build: Build, *, always_replay: bool = False, store: Any = None) -> Stage:
     """A fresh app on a fresh store (or on ``store``)."""
     app = FlowApp("test", always_replay=always_replay)
-    workflow = build(app)
+    build(app)
+    [workflow] = app.workflows.values()
     store = store or InMemoryEventStore(clock=lambda: START)
     return Stage(app, store, FlowEngine.builder(app).with_store(store).build(), workflow)
 
@@ -119,7 +121,10 @@ async def both(build: Build, *args: Any, acts: tuple[Act, ...] = (), **kwargs: A
 
 async def plain(build: Build, *args: Any, **kwargs: Any) -> Any:
     """The result of the same functions under plain asyncio."""
-    return await build(FlowApp("plain"))(*args, **kwargs)
+    app = FlowApp("plain")
+    build(app)
+    [workflow] = app.workflows.values()
+    return await workflow(*args, **kwargs)
 
 
 async def like_asyncio(build: Build, *args: Any, **kwargs: Any) -> Played:
