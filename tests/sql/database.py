@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
+import pytest
 from psycopg.rows import DictRow, dict_row
 
 from tests.waiting import until
@@ -197,6 +198,26 @@ def detail(error: object) -> dict[str, Any]:
     assert error.diag.message_hint, "an error says what to do"
     fields: dict[str, Any] = json.loads(error.diag.message_detail or "")
     return fields
+
+
+def refused(db: Database, query: str, *values: Any) -> tuple[str, dict[str, Any]]:
+    """SQLSTATE and fields of the error a statement ends with, which changes nothing."""
+    before = db.everything()
+    with pytest.raises(psycopg.Error) as caught:
+        db.rows(query, *values)
+    fields = detail(caught.value)
+    assert db.everything() == before
+    return caught.value.sqlstate or "", fields
+
+
+def wakes(db: Database, run_id: str = "r") -> int:
+    """How often a run was woken since it has a task; 0 without one."""
+    rows = db.rows("SELECT wakes FROM flow_tasks WHERE run_id = %s", run_id)
+    return int(rows[0]["wakes"]) if rows else 0
+
+
+def end(db: Database, run_id: str = "r") -> None:
+    db.append({"run_id": run_id, "events": [{"type": "run_completed"}]})
 
 
 def codes(results: Sequence[object]) -> list[str]:
