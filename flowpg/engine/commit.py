@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from time import monotonic
 from typing import TypeVar
 
@@ -55,10 +56,10 @@ class PatientStore:
             epoch=lease.epoch,
             release=lease.wakes if release else None,
         )
-        since = monotonic()
         try:
             return await self._store.append(append)
         except StoreUnavailable as error:
+            since = monotonic()
             await self._pause(error, since, 0)
         attempt = 0
         while True:
@@ -70,6 +71,12 @@ class PatientStore:
                 return await self._store.append(append)
             except StoreUnavailable as error:
                 await self._pause(error, since, attempt)
+
+    async def give_back(
+        self, lease: RunLease, delay: timedelta, blocked_reason: str | None
+    ) -> None:
+        """Give up a lease with work left, once and without patience."""
+        await self._store.give_back(lease, delay=delay, blocked_reason=blocked_reason)
 
     async def release(self, lease: RunLease) -> bool:
         """Give back the lease of a run with nothing left to do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import logging
 import os
@@ -15,6 +16,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from flowpg.engine.commit import PatientStore
 from flowpg.engine.drive import DriveParts, RunDrive
 from flowpg.engine.lease import LeaseKeeper
 from flowpg.engine.observer import ObserverGate
@@ -60,6 +62,7 @@ class EngineCore:
         self._drives: dict[str, RunDrive] = {}
         self._locks: dict[str, _RunLock] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._parts: DriveParts | None = None
         self._keeper = LeaseKeeper(store, self.options.lease, self.options.beat)
         self._gate = ObserverGate(self.options.observer, self.options.observer_timeout)
 
@@ -148,20 +151,26 @@ class EngineCore:
     async def _drive_leased(
         self, lease: RunLease, loaded: LoadedRun | None, as_of: datetime | None
     ) -> WorkflowRunSnapshot:
-        parts = DriveParts(
-            store=self.store,
-            runtime=self._needs_runtime(),
-            options=self.options,
-            keeper=self._keeper,
-            gate=self._gate,
-            executor=self._executor,
-        )
-        drive = RunDrive(parts, lease)
+        drive = RunDrive(self._drive_parts(), lease)
         self._drives[lease.run_id] = drive
         try:
             return await drive.run(loaded, as_of)
         finally:
             del self._drives[lease.run_id]
+
+    def _drive_parts(self) -> DriveParts:
+        runtime = self._needs_runtime()
+        if self._parts is None or self._parts.runtime is not runtime:
+            self._parts = DriveParts(
+                store=PatientStore(self.store, self.options.lease.total_seconds()),
+                runtime=runtime,
+                in_loop=inspect.iscoroutinefunction(runtime.run_step),
+                options=self.options,
+                keeper=self._keeper,
+                gate=self._gate,
+                executor=self._executor,
+            )
+        return self._parts
 
     def _needs_runtime(self) -> FlowRuntime:
         if self.runtime is None:

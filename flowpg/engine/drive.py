@@ -39,7 +39,6 @@ from flowpg.model.snapshot import RunStatus, StepStatus, WorkflowRunSnapshot
 from flowpg.replay.outcomes import settle
 from flowpg.replay.plan import StepLaunch
 from flowpg.replay.runtime import FlowRuntime, StepInvocation
-from flowpg.store.protocol import FlowEventStore
 
 logger = logging.getLogger("flowpg.engine.drive")
 
@@ -49,10 +48,11 @@ _NEWS = frozenset({events.RUN_PROGRESS_RECORDED, events.CHILD_OPERATION_LINKED})
 
 @dataclass(frozen=True, slots=True)
 class DriveParts:
-    """What the drives of one engine share."""
+    """What the drives of one engine share. ``in_loop``: ``run_step`` is a coroutine function."""
 
-    store: FlowEventStore
+    store: PatientStore
     runtime: FlowRuntime
+    in_loop: bool
     options: EngineOptions
     keeper: LeaseKeeper
     gate: ObserverGate
@@ -66,9 +66,11 @@ class RunDrive:
         self._parts = parts
         self._options = parts.options
         self._lease = lease
-        self._store = PatientStore(parts.store, parts.options.lease.total_seconds())
-        self._news = asyncio.Event()
-        self._handlers = StepHandlers(parts.runtime, parts.executor, self._news.set)
+        self._store = parts.store
+        self._news: asyncio.Future[None] | None = None  # what the drive waits for, if it does
+        self._handlers = StepHandlers(
+            parts.runtime, parts.executor, self._tell, in_loop=parts.in_loop
+        )
         self._tip: RunTip
         self._outcomes: list[Settled] = []  # settled, and not yet part of the stored history
         self._observed = 0  # the sequence up to which the latest replay has seen the run
@@ -89,12 +91,12 @@ class RunDrive:
     def poke(self) -> None:
         """Something was appended to the run by someone else: look again soon."""
         self._stale = True
-        self._news.set()
+        self._tell()
 
     def drain(self) -> None:
         """Finish the steps at work, decide nothing new, and give the run back."""
         self._draining = True
-        self._news.set()
+        self._tell()
 
     async def run(
         self, loaded: LoadedRun | None = None, as_of: datetime | None = None
@@ -195,7 +197,8 @@ class RunDrive:
                 plan = settle(self._tip.snapshot, settled.step_id, settled.attempt, settled.outcome)
                 self._tip.fold(plan.events)
                 launches += plan.launches
-                self._replays = 0
+                if plan.events:
+                    self._replays = 0
         return launches
 
     async def _replay(self, now: datetime) -> list[StepLaunch]:
@@ -257,7 +260,8 @@ class RunDrive:
             self._owned = not result.released
             if self._owned and not tip.terminal:
                 self._woken(result.wakes)
-        await self._parts.gate.deliver(envelopes)
+        if self._parts.gate.active:
+            await self._parts.gate.deliver(envelopes)
         return True
 
     def _woken(self, wakes: int) -> None:
@@ -326,19 +330,20 @@ class RunDrive:
 
     async def _wait(self) -> None:
         """Until a handler settles, the run is woken, a deadline passes, or the lease is lost."""
-        self._news.clear()
         handlers = self._handlers
         if self._stale or self._lost or handlers.has_settled or not handlers.busy:
             return
+        loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle | None = None
         if not self._halted:
             if self._replay_due:
                 return
             seconds = self._tip.seconds_to_deadline()
             if seconds is not None:
-                timer = asyncio.get_running_loop().call_later(seconds, self._deadline_near)
+                timer = loop.call_later(seconds, self._deadline_near)
+        self._news = loop.create_future()
         try:
-            await self._news.wait()
+            await self._news
         finally:
             if timer is not None:
                 timer.cancel()
@@ -348,7 +353,7 @@ class RunDrive:
 
     def _deadline_near(self) -> None:
         self._clock_due = True
-        self._news.set()
+        self._tell()
 
     def _heard(self, beat: Heartbeat) -> None:
         if not beat.held:
@@ -357,7 +362,11 @@ class RunDrive:
             self._stale = True
         else:
             return
-        self._news.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     # -- leaving --------------------------------------------------------------------------------
 
@@ -384,7 +393,7 @@ class RunDrive:
             delay = blocked_delay(self._lease.attempts)
             reason = None if isinstance(error, StoreError) else blocked_reason(error)
         try:
-            await self._parts.store.give_back(self._lease, delay=delay, blocked_reason=reason)
+            await self._store.give_back(self._lease, delay, reason)
         except Exception as failure:  # noqa: BLE001  the lease then runs out by itself
             logger.warning(
                 "the lease of run %r could not be given back (%s); it runs out by itself",

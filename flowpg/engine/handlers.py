@@ -18,7 +18,6 @@ from typing import Any
 
 from flowpg.engine.errortext import describe
 from flowpg.errors import EngineFault, NonRetryable, RetryLater, SerializationError
-from flowpg.model import jsontext
 from flowpg.replay.outcomes import Failure, Outcome, Success
 from flowpg.replay.runtime import FlowRuntime, StepInvocation
 
@@ -35,23 +34,29 @@ class Settled:
     fault: EngineFault | None = None
 
 
-@dataclass(slots=True)
 class _Running:
+    __slots__ = ("attempt", "task")
+
     attempt: int
     task: asyncio.Task[None]
-    abandoned: bool = False
 
 
 class StepHandlers:
     """The handlers of one run that are at work in this process."""
 
     def __init__(
-        self, runtime: FlowRuntime, executor: Callable[[], Executor], on_settled: Callable[[], None]
+        self,
+        runtime: FlowRuntime,
+        executor: Callable[[], Executor],
+        on_settled: Callable[[], None],
+        *,
+        in_loop: bool,
     ) -> None:
+        """``in_loop`` says that ``run_step`` is a coroutine function; else it runs in a thread."""
         self._runtime = runtime
         self._executor = executor
         self._on_settled = on_settled
-        self._in_loop = inspect.iscoroutinefunction(runtime.run_step)
+        self._in_loop = in_loop
         self._running: dict[str, _Running] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._settled: list[Settled] = []
@@ -79,9 +84,11 @@ class StepHandlers:
 
     def launch(self, invocation: StepInvocation) -> None:
         """Start a handler. Its ``step_started`` must be durable already."""
-        self.abandon(invocation.step_id)
-        task = asyncio.ensure_future(self._run(invocation))
-        self._running[invocation.step_id] = _Running(invocation.attempt, task)
+        if invocation.step_id in self._running:
+            self.abandon(invocation.step_id)
+        entry = self._running[invocation.step_id] = _Running()
+        entry.attempt = invocation.attempt
+        entry.task = asyncio.create_task(self._run(entry, invocation))
 
     def take(self) -> list[Settled]:
         """The outcomes since the last call, in the order in which they settled."""
@@ -92,7 +99,6 @@ class StepHandlers:
         """Cancel a handler whose outcome no longer matters; a thread is left to itself."""
         entry = self._running.pop(step_id, None)
         if entry is not None:
-            entry.abandoned = True
             entry.task.cancel()
             self._leaving.add(entry.task)
             entry.task.add_done_callback(self._leaving.discard)
@@ -110,9 +116,9 @@ class StepHandlers:
             if late:
                 logger.warning("%d cancelled step handlers are still cleaning up", len(late))
 
-    async def _run(self, invocation: StepInvocation) -> None:
-        step_id, attempt = invocation.step_id, invocation.attempt
-        settled = Settled(step_id, attempt, None)
+    async def _run(self, entry: _Running, invocation: StepInvocation) -> None:
+        step_id = invocation.step_id
+        settled = Settled(step_id, entry.attempt, None)
         try:
             settled.outcome = _success(invocation, await self._call(invocation))
         except EngineFault as error:
@@ -124,9 +130,8 @@ class StepHandlers:
         except (Exception, asyncio.CancelledError, SystemExit) as error:  # noqa: BLE001
             # A handler that cancels itself or exits has failed like any other.
             settled.outcome = Failure(describe(error), retryable=True)
-        entry = self._running.get(step_id)
-        if entry is None or entry.abandoned or entry.task is not asyncio.current_task():
-            return
+        if self._running.get(step_id) is not entry:
+            return  # abandoned
         del self._running[step_id]
         self._settled.append(settled)
         self._on_settled()
@@ -145,7 +150,7 @@ def _success(invocation: StepInvocation, output: Any) -> Outcome:
     """The output as every later replay will see it: encoded and decoded again."""
     what = f"the output of step {invocation.step_id!r} ({type(output).__name__})"
     try:
-        return Success(jsontext.decode(jsontext.encode(output, what), what))
+        return Success.of(output, what)
     except SerializationError as error:
         # No further attempt would return a value of another type.
         return Failure(describe(error), retryable=False)

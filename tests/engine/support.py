@@ -50,7 +50,8 @@ class EngineStore:
         """One more engine on these runs, as another process would have it."""
         store = await self.connect()
         builder = FlowEngine.builder(runtime).with_store(wrap(store) if wrap else store)
-        builder.with_lease(LEASE).with_cancel_grace(grace)
+        # A heartbeat that is too rare to help a test along.
+        builder.with_lease(LEASE, heartbeat=LEASE).with_cancel_grace(grace)
         if observer is not None:
             builder.with_observer(observer, observer_timeout)
         if max_replays is not None:

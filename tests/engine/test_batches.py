@@ -10,7 +10,7 @@ from flowpg.model.commands import Decision
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus, StepStatus
 from flowpg.replay.context import WorkflowContext
-from flowpg.replay.runtime import StepInvocation
+from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
 from tests.engine.support import SECOND, SPEC, EngineStore, Script, Step, Workflow, echo, short
 from tests.waiting import until_async
 
@@ -79,7 +79,8 @@ async def test_all_starts_are_durable_before_any_step_runs(engine_store: EngineS
 
 async def test_an_outcome_is_durable_while_a_sibling_still_runs(engine_store: EngineStore) -> None:
     slow = Gated()
-    engine = await engine_store.engine(Script(batch("a", "b"), {"a": echo, "b": slow}))
+    runtime = Script(batch("a", "b"), {"a": echo, "b": slow})
+    engine = await engine_store.engine(runtime)
     driving = asyncio.ensure_future(engine.start_with_id("r", SPEC))
 
     async def completed() -> bool:
@@ -91,6 +92,36 @@ async def test_an_outcome_is_durable_while_a_sibling_still_runs(engine_store: En
     slow.go.set()
     await driving
     assert (await engine.snapshot("r")).output == ["a", "b"]
+    # The replay between the two outcomes left the running sibling alone.
+    assert runtime.calls == [("a", 1), ("b", 1)]
+
+
+async def test_a_step_that_ends_while_workflow_code_is_asked_is_not_run_again(
+    engine_store: EngineStore,
+) -> None:
+    slow = Gated()
+    asked = 0
+
+    class Pondering(Script):
+        async def run_workflow(self, invocation: WorkflowInvocation) -> Decision:  # type: ignore[override]
+            nonlocal asked
+            asked += 1
+            decision = self.workflow(invocation.context())
+            if asked == 2:
+                slow.go.set()
+                await ended.wait()
+            return decision
+
+    def end(step: StepInvocation) -> Any:
+        ended.set()
+        return step.input
+
+    ended = asyncio.Event()
+    slow = Gated(end)
+    runtime = Pondering(batch("a", "slow"), {"a": echo, "slow": slow})
+    engine = await engine_store.engine(runtime)
+    assert (await engine.snapshot(await engine.start(SPEC))).output == ["a", "slow"]
+    assert runtime.calls == [("a", 1), ("slow", 1)]
 
 
 @pytest.mark.parametrize(

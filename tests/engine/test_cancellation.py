@@ -169,6 +169,37 @@ async def test_a_cancellation_request_cancels_the_handlers_of_the_steps_it_cance
     assert cancelled.is_set()
 
 
+async def test_a_cancelled_step_is_not_left_running_beside_the_cleanup(
+    engine_store: EngineStore,
+) -> None:
+    entered = asyncio.Event()
+    left = asyncio.Event()
+
+    async def forever(step: Any) -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    async def clean(step: Any) -> Any:
+        await left.wait()
+        return "cleaned"
+
+    def workflow(ctx: WorkflowContext) -> Decision:
+        if ctx.cancellation_request() is None:
+            return one_step()(ctx)
+        return ctx.cancel() if ctx.step_completed("c") else ctx.schedule_step("c", "clean")
+
+    engine = await engine_store.engine(Script(workflow, {"work": forever, "clean": clean}))
+    driving = asyncio.ensure_future(engine.start_with_id("r", SPEC))
+    await entered.wait()
+    snapshot = await engine.request_cancellation("r")
+    await driving
+    assert snapshot.status is RunStatus.CANCELLED
+    assert snapshot.steps["c"].output == "cleaned"
+
+
 @pytest.mark.parametrize("how", ["force_cancel", "timeout", "host_shutdown"])
 async def test_an_end_from_outside_reaches_a_drive_in_progress(
     engine_store: EngineStore, how: str

@@ -240,6 +240,8 @@ async def test_a_drive_that_is_cancelled_gives_the_run_back_at_once_and_burns_no
         try:
             await asyncio.Event().wait()
         finally:
+            for _ in range(20):
+                await asyncio.sleep(0)
             cleaned.set()
 
     first = await engine_store.engine(Script(one_step(input=1), {"work": forever}))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowpg.engine import tip
+from flowpg.engine import drive, tip
 from flowpg.model.commands import Decision
 from flowpg.replay import projection
 from flowpg.replay.context import WorkflowContext
@@ -42,6 +42,7 @@ async def test_folds_and_calls_a_step_are_the_same_for_a_short_and_a_long_run(
         (projection, "apply"),
         (projection, "project"),
         (projection, "restamp"),
+        (drive, "settle"),
         (tip, "repair_events"),
         (tip, "due_events"),
         (tip, "due_retries"),
@@ -71,6 +72,7 @@ async def test_folds_and_calls_a_step_are_the_same_for_a_short_and_a_long_run(
     assert more == {
         "append": 40,
         "restamp": 40,
+        "settle": 40,
         "events": 40 * EVENTS_A_STEP,
         "apply": 40 * EVENTS_A_STEP * (1 + store_folds),
     }

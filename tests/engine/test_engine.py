@@ -2,24 +2,49 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 
 from flowpg.engine.flow_engine import FlowEngine
+from flowpg.engine.lease import LeaseKeeper
 from flowpg.errors import (
     InvalidArgument,
+    InvalidTransition,
     InvalidWorkflow,
     ReplayLimitExceeded,
     RuntimeBuildUnavailable,
     UnknownWorkflow,
 )
 from flowpg.model.commands import Decision
+from flowpg.model.events import STEP_COMPLETED
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
-from flowpg.model.records import StartOutcome, StartRequest
+from flowpg.model.records import (
+    Append,
+    AppendOutcome,
+    AppendResult,
+    Heartbeat,
+    StartOutcome,
+    StartRequest,
+)
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.context import WorkflowContext
-from tests.engine.support import SECOND, SPEC, EngineStore, Script, echo, in_order, one_step, short
+from flowpg.store.memory import InMemoryEventStore
+from flowpg.store.protocol import FlowEventStore
+from tests.engine.support import (
+    MINUTE,
+    SECOND,
+    SPEC,
+    EngineStore,
+    Script,
+    appends_nothing,
+    echo,
+    in_order,
+    one_step,
+    short,
+    wrapping,
+)
 
 
 async def test_a_workflow_that_decides_for_ever_meets_the_limit_and_stays_resumable(
@@ -54,6 +79,107 @@ async def test_the_limit_does_not_count_replays_that_follow_an_outcome(
     names = [f"s{number}" for number in range(20)]
     engine = await engine_store.engine(Script(in_order(*names), {"work": echo}), max_replays=2)
     assert (await engine.snapshot(await engine.start(SPEC))).output == names
+
+
+async def test_the_limit_does_not_count_replays_that_news_from_outside_asked_for(
+    engine_store: EngineStore,
+) -> None:
+    hooks = [f"h{number}" for number in range(10)]
+    answers = iter(hooks)
+
+    def workflow(ctx: WorkflowContext) -> Decision:
+        missing = [hook for hook in hooks if not ctx.hook_received(hook)]
+        if missing:
+            return tuple(ctx.create_hook(hook, f"token-{hook}") for hook in missing)
+        return ctx.complete()
+
+    async def answer(name: str, args: Any) -> None:
+        if name == "append" and appends_nothing(args) and (hook := next(answers, None)):
+            await client.store.resume_hook("r", hook, 1)
+
+    client = await engine_store.engine(None)
+    engine = await engine_store.engine(
+        Script(workflow), max_replays=2, wrap=wrapping(before=answer)
+    )
+    await engine.start_with_id("r", SPEC)
+    assert (await engine.drive("r")).status is RunStatus.COMPLETED
+
+
+async def test_a_run_that_cannot_be_driven_does_not_keep_others_from_their_timers(
+    engine_store: EngineStore,
+) -> None:
+    def workflow(ctx: WorkflowContext) -> Decision:
+        if ctx.wait_completed("w"):
+            return ctx.complete() if ctx.input == "good" else ()
+        return ctx.sleep("w", SECOND)
+
+    engine = await engine_store.engine(Script(workflow))
+    for run_id in ("a", "b", "c"):
+        await engine.start_with_id(run_id, SPEC, "bad" if run_id == "b" else "good")
+    engine_store.advance(2 * SECOND)
+    assert len(await engine.resume_due_waits()) == 3
+    statuses = {run_id: (await engine.snapshot(run_id)).status for run_id in ("a", "b", "c")}
+    assert statuses == {
+        "a": RunStatus.COMPLETED,
+        "b": RunStatus.RUNNING,
+        "c": RunStatus.COMPLETED,
+    }
+
+
+async def test_a_store_that_refuses_what_was_decided_blocks_the_run_and_does_not_loop(
+    engine_store: EngineStore,
+) -> None:
+    """The store says no twice: to the decision, and to the outcome without it."""
+
+    class Refusing:
+        def __init__(self, inner: FlowEventStore) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        async def append(self, append: Append) -> AppendResult:
+            if any(event.type == STEP_COMPLETED for event in append.events):
+                now = await self._inner.now()
+                detail = {"reason": "it is not Tuesday"}
+                return AppendResult("r", AppendOutcome.INVALID, 0, now, detail=detail)
+            return await self._inner.append(append)
+
+    engine = await engine_store.engine(
+        Script(one_step(input=1), {"work": echo}),
+        wrap=lambda store: cast("FlowEventStore", Refusing(store)),
+    )
+    with pytest.raises(InvalidTransition, match="not Tuesday"):
+        await engine.start_with_id("r", SPEC)
+    assert "not Tuesday" in str((await engine.run_info("r")).blocked_reason)
+
+
+async def test_a_drive_leaves_nothing_behind_in_its_engine(engine_store: EngineStore) -> None:
+    engine = await engine_store.engine(Script(one_step(input=1), {"work": echo}))
+    await engine.start(SPEC)
+    await (await engine_store.engine(Script(lambda ctx: ()))).start(SPEC, drive=False)
+    engine.runtime = Script(lambda ctx: ())
+    with pytest.raises(InvalidTransition):
+        await engine.start(SPEC)
+    assert not (engine._drives or engine._locks or engine._keeper._held)
+
+
+async def test_a_heartbeat_says_nothing_about_a_lease_that_was_given_back_meanwhile() -> None:
+    store = InMemoryEventStore()
+    await store.start(StartRequest(SPEC, None, "r"))
+    lease = await store.acquire_run("r", "me", MINUTE)
+    assert lease is not None
+
+    async def give_back(name: str, args: Any) -> None:
+        await store.give_back(lease)
+        keeper.drop(lease)
+
+    keeper = LeaseKeeper(wrapping(before=give_back)(store), MINUTE, MINUTE)
+    heard: list[Heartbeat] = []
+    keeper.hold(lease, heard.append)
+    await keeper.beat()
+    await keeper.close()
+    assert heard == []
 
 
 async def test_a_run_pinned_to_another_build_is_blocked_and_not_written_to(

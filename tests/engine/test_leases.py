@@ -166,7 +166,7 @@ async def test_news_in_the_same_process_reach_a_drive_at_once(engine_store: Engi
     async def reacted() -> bool:
         return "wait.created seen" in short(await engine.history("r"))
 
-    await until_async(reacted, "the workflow sees the answer beside the running step")
+    await until_async(reacted, "the workflow sees the answer beside the running step", timeout=5)
     assert not driving.done()
     gate.go.set()
     await driving

@@ -11,7 +11,7 @@ from flowpg.engine.observer import (
     NullObserver,
 )
 from flowpg.model.commands import Decision
-from flowpg.model.events import STEP_COMPLETED, FlowEventEnvelope
+from flowpg.model.events import STEP_COMPLETED, WAIT_COMPLETED, WAIT_CREATED, FlowEventEnvelope
 from flowpg.model.snapshot import RunStatus
 from flowpg.replay.context import WorkflowContext
 from tests.engine.support import MINUTE, SPEC, EngineStore, LostOnce, Script, echo, in_order
@@ -45,15 +45,18 @@ async def test_an_observer_receives_committed_events_as_they_are_stored(
     assert seen.keys(run_id) == [event.key for event in history]
 
 
+@pytest.mark.parametrize("event_type", [STEP_COMPLETED, WAIT_CREATED, WAIT_COMPLETED])
 async def test_an_observer_also_hears_of_events_whose_append_lost_its_answer(
-    engine_store: EngineStore,
+    engine_store: EngineStore, event_type: str
 ) -> None:
     seen = InMemoryFlowEventObserver()
-    fault = LostOnce(STEP_COMPLETED, stored=True)
+    fault = LostOnce(event_type, stored=True)
     engine = await engine_store.engine(
-        Script(in_order("a", "b"), {"work": echo}), observer=seen, wrap=fault.wrap
+        Script(everything, {"work": echo}), observer=seen, wrap=fault.wrap
     )
     run_id = await engine.start(SPEC)
+    engine_store.advance(MINUTE)
+    await engine.drive(run_id)
     assert fault.failed == 1
     assert seen.events == await engine.history(run_id)
 
@@ -110,6 +113,26 @@ async def test_an_observer_that_fails_or_hangs_changes_no_transition(
         observer_timeout=timedelta(milliseconds=10),
     )
     assert (await engine.snapshot(await engine.start(SPEC))).status is RunStatus.COMPLETED
+
+
+async def test_an_observer_that_is_left_behind_is_cancelled(engine_store: EngineStore) -> None:
+    cancelled = asyncio.Event()
+
+    class Waiting:
+        async def observe(self, envelope: FlowEventEnvelope) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+    engine = await engine_store.engine(
+        Script(lambda ctx: ctx.complete()),
+        observer=Waiting(),
+        observer_timeout=timedelta(milliseconds=1),
+    )
+    await engine.start(SPEC)
+    await cancelled.wait()
 
 
 async def test_a_fan_out_hands_every_event_to_every_observer(engine_store: EngineStore) -> None:

@@ -95,6 +95,36 @@ async def test_workflow_code_may_be_asynchronous(engine_store: EngineStore) -> N
     assert (await engine.snapshot(await engine.start(SPEC))).output == 3
 
 
+async def test_cancelling_a_drive_while_workflow_code_is_asked_does_not_fail_the_run(
+    engine_store: EngineStore,
+) -> None:
+    asked = asyncio.Event()
+
+    class Pondering(Script):
+        async def run_workflow(self, invocation: WorkflowInvocation) -> Decision:  # type: ignore[override]
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    engine = await engine_store.engine(Pondering(one_step()))
+    driving = asyncio.ensure_future(engine.start_with_id("r", SPEC))
+    await asked.wait()
+    driving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await driving
+    assert short(await engine.history("r")) == ["run.created"]
+
+
+async def test_workflow_code_that_cancels_itself_fails_its_run(engine_store: EngineStore) -> None:
+    class Cancelling(Script):
+        async def run_workflow(self, invocation: WorkflowInvocation) -> Decision:  # type: ignore[override]
+            raise asyncio.CancelledError("by itself")
+
+    engine = await engine_store.engine(Cancelling(one_step()))
+    snapshot = await engine.snapshot(await engine.start(SPEC))
+    assert (snapshot.status, snapshot.error) == (RunStatus.FAILED, "CancelledError: by itself")
+
+
 class Colour(StrEnum):
     RED = "red"
 
