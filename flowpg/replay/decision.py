@@ -135,7 +135,8 @@ class _Planner:
         self.named.add(key)
 
     def emit(self, event: NewEvent) -> NewEvent:
-        self.plan.events.append(definitions.check_size(self.run.run_id, event))
+        definitions.check_size(self.run.run_id, event)
+        self.plan.events.append(event)
         return event
 
     # -- steps ----------------------------------------------------------------------------------

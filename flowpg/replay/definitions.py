@@ -80,12 +80,11 @@ def completed(output: Any) -> NewEvent:
     return _single(events.RUN_COMPLETED, "output", output, "the output of the run")
 
 
-def check_size(run_id: str, event: NewEvent) -> NewEvent:
-    """The event itself; PayloadTooLarge if its payload is over the limit."""
+def check_size(run_id: str, event: NewEvent) -> None:
+    """PayloadTooLarge if the payload of ``event`` is over the limit."""
     size = oversize(event)
     if size:
         raise PayloadTooLarge(run_id, event.type, size, events.MAX_PAYLOAD_BYTES)
-    return event
 
 
 def oversize(event: NewEvent) -> int:
