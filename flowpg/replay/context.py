@@ -107,11 +107,13 @@ class WorkflowContext:
 
     def progress(self, progress_id: str) -> WorkflowProgress | None:
         """A progress report that was recorded under this id."""
-        return self._run.open.progress.get(progress_id)
+        found = self._run.open.progress.get(progress_id)
+        return found and found.model_copy(update={"details": copied(found.details)})
 
     def child_operation(self, reference_id: str) -> ChildOperationReference | None:
         """A link that was recorded under this id."""
-        return self._run.child_operations.get(reference_id)
+        found = self._run.child_operations.get(reference_id)
+        return found and found.model_copy(update={"metadata": copied(found.metadata)})
 
     # -- outcomes -------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ def _drift(run_id: str, what: str, history: Any, replay: Any, secret: str = "") 
 
 def _shown(value: Any, secret: str) -> str:
     # Redacted before it is cut, or the beginning of a secret could stay at the end.
-    return _redacted(jsontext.encode(value), secret)
+    return _redacted(jsontext.encode(value, "a replayed value"), secret)
 
 
 def _redacted(text: str, secret: str) -> str:

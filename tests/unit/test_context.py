@@ -1,5 +1,6 @@
 """What workflow and step code is given."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, assert_type
 
@@ -160,7 +161,18 @@ def test_whatever_workflow_code_changes_the_snapshot_stays_as_it_was() -> None:
         events.step_completed("a", {"items": [1]}),
         events.hook_created("h", "token", None),
         received("h", [[1]]),
+        event(
+            events.RUN_PROGRESS_RECORDED,
+            progress=WorkflowProgress(progress_id="p", completed=1, details=[1]).wire(),
+        ),
+        event(
+            events.CHILD_OPERATION_LINKED,
+            child=ChildOperationReference(
+                reference_id="r", kind="k", operation_id="o", metadata=[1]
+            ).wire(),
+        ),
     )
+    before = deepcopy(run)
     ctx = context(run)
     ctx.input["items"].append(2)
     ctx.input_as(dict)["items"].append(2)
@@ -168,6 +180,12 @@ def test_whatever_workflow_code_changes_the_snapshot_stays_as_it_was() -> None:
     ctx.step_output_as("a", dict)["items"].append(2)
     ctx.hook_payload("h")[0].append(2)
     ctx.hook_payload_as("h", list)[0].append(2)
+    progress, child = ctx.progress("p"), ctx.child_operation("r")
+    assert progress is not None
+    assert child is not None
+    progress.details.append(2)
+    child.metadata.append(2)
+    assert run == before
     assert ctx.input == {"items": [1]}
     assert ctx.step_output("a") == {"items": [1]}
     assert ctx.hook_payload("h") == [[1]]
