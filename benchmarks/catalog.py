@@ -1,4 +1,4 @@
-"""Which questions and which contestants there are."""
+"""Which questions there are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from benchmarks.harness.bench import Bench
-from benchmarks.harness.contestant import Contestant
 from benchmarks.harness.result import Result
 
 QUESTIONS = {
@@ -30,13 +29,6 @@ QUESTIONS = {
     "profile": "profile",
 }
 """Names of the questions, and the modules that answer them."""
-
-CONTESTANTS = {
-    "flowpg": "benchmarks.ours.contestant",
-    "absurd": "benchmarks.peers.absurd",
-    "dbos": "benchmarks.peers.dbos",
-}
-PEERS = ("absurd", "dbos")
 
 
 class Question(Protocol):
@@ -66,8 +58,3 @@ def question(name: str) -> Known:
     module = importlib.import_module(f"benchmarks.{QUESTIONS[name]}")
     asks = (module.__doc__ or name).strip().splitlines()[0]
     return Known(cast("Question", module), asks, getattr(module, "SERVER_SETTINGS", {}))
-
-
-def contestant(name: str) -> Contestant:
-    """A contestant by name. Raises KeyError. Its package is imported once it is used."""
-    return cast("Contestant", importlib.import_module(CONTESTANTS[name]).CONTESTANT)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.catalog import PEERS, QUESTIONS, contestant, question
+from benchmarks.catalog import QUESTIONS, question
+from benchmarks.contestants import PEERS, contestant
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.server import Server
 
@@ -34,12 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def answer(name: str, arguments: Sequence[str]) -> str:
     """Run one question with its own options; returns its JSON line."""
     known = question(name)
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}", description=known.asks)
-    parser.add_argument("--repeats", type=int, default=3, help="rounds; medians are reported")
-    parser.add_argument("--peers", type=_peers, default=(), help="comma list of: absurd, dbos")
-    parser.add_argument("--verbose", action="store_true", help="each measurement on stderr")
-    known.module.options(parser)
-    chosen = parser.parse_args(arguments)
+    chosen = parser_of(name).parse_args(arguments)
     with Server(settings=known.settings) as server:
         bench = Bench(
             name=name,
@@ -50,6 +46,17 @@ def answer(name: str, arguments: Sequence[str]) -> str:
             verbose=chosen.verbose,
         )
         return known.module.run(bench, chosen).line()
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The options of one question, those of all questions included."""
+    known = question(name)
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}", description=known.asks)
+    parser.add_argument("--repeats", type=int, default=3, help="rounds; medians are reported")
+    parser.add_argument("--peers", type=_peers, default=(), help="comma list of: absurd, dbos")
+    parser.add_argument("--verbose", action="store_true", help="each measurement on stderr")
+    known.module.options(parser)
+    return parser
 
 
 def _peers(text: str) -> tuple[str, ...]:

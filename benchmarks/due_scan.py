@@ -26,17 +26,20 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(bench: Bench, chosen: argparse.Namespace) -> Result:
     """Measure."""
-    calls = 10
-    due = min(chosen.rows // 2, chosen.churn + (calls + 1) * chosen.limit)
-    churn = max(0, due - (calls + 1) * chosen.limit)
+    most = chosen.rows // 2 // chosen.limit  # half of the timers are not due
+    if most < 2:
+        raise SystemExit(f"--rows {chosen.rows} is too little for two calls of {chosen.limit}")
+    calls = min(10, most - 1)
+    churn = min(chosen.churn, (most - calls - 1) * chosen.limit)
+    due = churn + (calls + 1) * chosen.limit
 
     def measure(contestant: Contestant, dsn: str) -> Sample:
         with session(dsn) as connection, contextlib.ExitStack() as stack:
             fill(connection, "fill_runs", "fill_wakeups", rows=chosen.rows, due=due)
             if chosen.old_snapshot:
                 stack.enter_context(old_snapshot(dsn))
-            for _ in range(churn // 1000):
-                call(connection, verbs.enqueue_due(None, 1000))
+            for first in range(0, churn, 1000):
+                call(connection, verbs.enqueue_due(None, min(1000, churn - first)))
             if not chosen.old_snapshot:
                 connection.execute("VACUUM flowpg.scheduled_wakeups")
             call(connection, verbs.enqueue_due(None, chosen.limit))
@@ -47,7 +50,9 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
                     raise RuntimeError(f"{len(moved)} timers were moved, not {chosen.limit}")
                 taken.append(took)
             peek, _ = timed(lambda: call(connection, reads.next_wakeup()))
-        return Sample(middle(taken), {"slowest": rounded(max(taken)), "next_wakeup_ms": peek})
+        return Sample(
+            middle(taken), {"slowest": rounded(max(taken)), "next_wakeup_ms": rounded(peek)}
+        )
 
     params = {
         "rows": chosen.rows,

@@ -17,6 +17,7 @@ from benchmarks.harness.usage import transactions
 def options(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to watch")
+    parser.add_argument("--rest", type=float, default=3.0, help="seconds before that")
     parser.add_argument(
         "--tuned-for",
         choices=("nothing", "latency", "throughput"),
@@ -37,7 +38,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
             finally:
                 client.close()
             # It has to come to rest, and to report what it did until then.
-            time.sleep(3.0)
+            time.sleep(chosen.rest)
             with psycopg.connect(dsn, autocommit=True) as connection:
                 first, cpu = transactions(connection), running[0].cpu()
                 began = time.monotonic()

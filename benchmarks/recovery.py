@@ -72,7 +72,7 @@ def _measure(contestant: Contestant, dsn: str, runs: int, lease: int, path: Path
             worker.stop()
     entries = read(path)
     later = [entry.moment - killed for entry in entries if entry.pid != victim.pid]
-    again, interrupted = _twice(entries)
+    again, interrupted = ran_twice(entries)
     return Sample(
         max(done.values()) - killed,
         {
@@ -96,7 +96,8 @@ def _until_in_flight(path: Path, runs: int, patience: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def _twice(entries: list[Entry]) -> tuple[int, int]:
+def ran_twice(entries: list[Entry]) -> tuple[int, int]:
+    """How many steps began again although the next one had begun, and how many although not."""
     ran = collections.Counter((entry.run, entry.step) for entry in entries)
     again = interrupted = 0
     for (run_id, step), times in ran.items():

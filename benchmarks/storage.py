@@ -12,7 +12,7 @@ import psycopg
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.contestant import Contestant, WorkerOptions, await_all, workers
 from benchmarks.harness.result import Result, Sample, rounded
-from benchmarks.harness.usage import kept_bytes, transactions, wal_position
+from benchmarks.harness.usage import compact_tables, kept_bytes, transactions, wal_position
 from benchmarks.workflows import PACE
 
 
@@ -44,7 +44,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
             # Sessions report their transactions when they end.
             done = transactions(connection)
             left = kept_bytes(connection) - kept
-            connection.execute("VACUUM FULL")
+            compact_tables(connection)
             compact = kept_bytes(connection)
         return Sample(
             left / runs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from benchmarks.catalog import contestant
+from benchmarks.contestants import contestant
 from benchmarks.harness.contestant import WorkerOptions
 from benchmarks.harness.sampler import Sampler
 

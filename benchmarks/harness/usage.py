@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, LiteralString
 
 import psycopg
+from psycopg import sql
 
 
 def transactions(connection: psycopg.Connection[Any]) -> int:
@@ -30,6 +31,16 @@ def kept_bytes(connection: psycopg.Connection[Any]) -> int:
         " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r'"
         " AND n.nspname NOT IN ('pg_catalog', 'information_schema')",
     )
+
+
+def compact_tables(connection: psycopg.Connection[Any]) -> None:
+    """Rewrite all tables but the catalogs without what is dead in them."""
+    rows = connection.execute(
+        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.relkind = 'r' AND n.nspname NOT IN ('pg_catalog', 'information_schema')"
+    ).fetchall()
+    for schema, table in rows:
+        connection.execute(sql.SQL("VACUUM FULL {}").format(sql.Identifier(schema, table)))
 
 
 def _one(connection: psycopg.Connection[Any], query: LiteralString) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.catalog import PEERS, contestant
+from benchmarks.contestants import PEERS, contestant
 from benchmarks.harness.chart import draw
 from benchmarks.harness.report import table
 
