@@ -116,12 +116,21 @@ async def test_a_step_that_ends_while_workflow_code_is_asked_is_not_run_again(
         ended.set()
         return step.input
 
+    async def last(step: StepInvocation) -> Any:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def workflow(ctx: WorkflowContext) -> Decision:
+        if ctx.step_completed("slow") and not ctx.step_completed("last"):
+            return ctx.schedule_step("last", "last")
+        return batch("a", "slow")(ctx)
+
     ended = asyncio.Event()
     slow = Gated(end)
-    runtime = Pondering(batch("a", "slow"), {"a": echo, "slow": slow})
+    runtime = Pondering(workflow, {"a": echo, "slow": slow, "last": last})
     engine = await engine_store.engine(runtime)
     assert (await engine.snapshot(await engine.start(SPEC))).output == ["a", "slow"]
-    assert runtime.calls == [("a", 1), ("slow", 1)]
+    assert runtime.calls == [("a", 1), ("slow", 1), ("last", 1)]
 
 
 @pytest.mark.parametrize(

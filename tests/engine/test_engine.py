@@ -161,7 +161,8 @@ async def test_a_drive_leaves_nothing_behind_in_its_engine(engine_store: EngineS
     engine.runtime = Script(lambda ctx: ())
     with pytest.raises(InvalidTransition):
         await engine.start(SPEC)
-    assert not (engine._drives or engine._locks or engine._keeper._held)
+    for left in (engine._drives, engine._locks, engine._keeper._held):
+        assert not left
 
 
 async def test_a_heartbeat_says_nothing_about_a_lease_that_was_given_back_meanwhile() -> None:
