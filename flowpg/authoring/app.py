@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from flowpg.authoring.parking import ParkingLot
 from flowpg.authoring.steps import AnyStep, AsyncStep, Errors, SyncStep, make_step, run_step
@@ -20,6 +20,7 @@ from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C")
 
 
 class StepDecorator(Protocol):
@@ -37,7 +38,7 @@ class WorkflowDecorator(Protocol):
     """``@app.workflow(...)`` with options."""
 
     @overload
-    def __call__(self, target: type[RunMethod[P, R]], /) -> Workflow[P, R]: ...
+    def __call__(self, target: type[C], /) -> type[C]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, target: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 
@@ -114,7 +115,7 @@ class FlowApp:
         return declare if function is None else declare(function)
 
     @overload
-    def workflow(self, target: type[RunMethod[P, R]], /) -> Workflow[P, R]: ...
+    def workflow(self, target: type[C], /) -> type[C]: ...  # type: ignore[overload-overlap]
     @overload
     def workflow(self, target: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
@@ -130,7 +131,8 @@ class FlowApp:
         version: str = "1",
         queue: str = "default",
     ) -> Any:
-        """Declare a workflow: an ``async def``, or a class with ``async def run``.
+        """Declare a workflow: an ``async def``, or a class with ``async def run``, of which each
+        run has an instance of its own. A class stays what it is; ``of`` gives its workflow.
 
         It is replayed, so it does no I/O and asks neither clock nor chance, except through this
         package; all else is asyncio as ever. ``name`` (default: the function's) is what runs are
@@ -138,7 +140,7 @@ class FlowApp:
         """
         check_queue(queue)
 
-        def declare(target: Any) -> Workflow[..., Any]:
+        def declare(target: Any) -> Any:
             if not inspect.isclass(target) and not inspect.isfunction(target):
                 raise InvalidArgument("a workflow must be a coroutine function or a class")
             definition = WorkflowDefinition(target, name or target.__name__, version)
@@ -146,9 +148,16 @@ class FlowApp:
             if made.name in self.workflows:
                 raise InvalidArgument(f"app {self.name!r} has a workflow {made.name!r} already")
             self.workflows[made.name] = made
-            return made
+            return target if inspect.isclass(target) else made
 
         return declare if target is None else declare(target)
+
+    def of(self, target: type[RunMethod[P, R]], /) -> Workflow[P, R]:
+        """The workflow that a class was declared as. InvalidArgument if it was not."""
+        for workflow in self.workflows.values():
+            if workflow.definition.target is target:
+                return cast("Workflow[P, R]", workflow)
+        raise InvalidArgument(f"app {self.name!r} has no workflow {target.__name__}")
 
     # -- FlowRuntime ----------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Ending:
             return
         self._closing = True
         loop = self._turns.loop
-        for task in list(loop.live_tasks()):
+        for task in loop.live_tasks():
             task.cancel()
         loop.run_ready()
         loop.close_generators()
@@ -80,6 +80,7 @@ class Ending:
         if isinstance(end, Complete) and ledger.steps:
             return tuple(ledger.open_steps(snapshot))
         self.final = True
+        self._turns.loop.report_unseen()
         return (*ledger.reports(), end)
 
     def _end(self) -> RuntimeCommand:

@@ -52,12 +52,12 @@ class Ledger:
         ):
             return  # a client reports progress too
         if operation is None:
-            self._differs(event, "it makes no further call")
+            self._differs(event, "but the code makes no further call")
         if type(operation).event_type != event.type or operation.id != event.subject:
             self._differs(event, f"found {operation}, called at {operation.site}")
         difference = operation.difference(event.data)
         if difference is not None:
-            self._differs(event, f"{difference}; it is called at {operation.site}")
+            self._differs(event, f"which {difference} than the call at {operation.site} has")
         self._made.popleft()
         operation.recorded = True
         if isinstance(operation, StepOperation):
@@ -135,8 +135,7 @@ class Ledger:
     def _differs(self, event: FlowEventEnvelope, found: str) -> NoReturn:
         raise NonDeterministic(
             self.run_id,
-            f"event {event.sequence} ({event.type}) expects {recorded_as(event)}; "
-            f"the code of this process: {found}",
+            f"event {event.sequence} ({event.type}): expected {recorded_as(event)}, {found}",
         )
 
 

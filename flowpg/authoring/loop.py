@@ -142,8 +142,18 @@ class RunLoop(RefusingLoop):
 
     def live_tasks(self) -> list[RunTask]:
         """The tasks that are not done, in the order of their creation."""
-        self.tasks = [task for task in self.tasks if not task.done()]
-        return self.tasks
+        return [task for task in self.tasks if not task.done()]
+
+    def report_unseen(self) -> None:
+        """Log the errors of tasks that nobody has awaited, as asyncio does when it loses one."""
+        for task in self.tasks:
+            if task.done() and task._log_traceback:
+                self.call_exception_handler(
+                    {
+                        "message": f"{task.get_name()} failed, and nobody awaited it",
+                        "exception": task.exception(),
+                    }
+                )
 
     def close_generators(self) -> None:
         """Begin to close the asynchronous generators that were left in the middle."""
@@ -318,7 +328,8 @@ class RunLoop(RefusingLoop):
     def _keep(self, task: RunTask) -> RunTask:
         # Held strongly: a task that nobody refers to must not vanish when memory is collected.
         if len(self.tasks) > self._prune_at:
-            self._prune_at = 64 + 2 * len(self.live_tasks())
+            self.tasks = self.live_tasks()
+            self._prune_at = 64 + 2 * len(self.tasks)
         self.tasks.append(task)
         return task
 

@@ -117,12 +117,12 @@ class StepOperation(Operation):
 
     def difference(self, data: dict[str, Any]) -> str | None:
         if data["step_name"] != self.name:
-            return f"it was recorded as a call of step {data['step_name']!r}"
+            return f"has another step name ({data['step_name']!r})"
         recorded = data["input"]
         if jsontext.equal(recorded, self.input):
             return None
         if not isinstance(recorded, dict):
-            return "it was recorded with other arguments"
+            return "has other arguments"
         names = sorted(
             name
             for name in recorded.keys() | self.input.keys()
@@ -130,7 +130,7 @@ class StepOperation(Operation):
             or name not in self.input
             or not jsontext.equal(recorded[name], self.input[name])
         )
-        return f"it was recorded with another value of {', '.join(map(repr, names))}"
+        return f"has another value of {', '.join(map(repr, names))}"
 
 
 class TimerOperation(Operation):
@@ -198,9 +198,9 @@ class HookOperation(Operation):
 
     def difference(self, data: dict[str, Any]) -> str | None:
         if data["token"] != self.token:
-            return "it was recorded with another token (redacted)"
+            return "has another token (redacted)"
         if not jsontext.equal(data["metadata"], self.metadata):
-            return "it was recorded with other metadata"
+            return "has other metadata"
         return None
 
 
@@ -222,7 +222,7 @@ class ProgressOperation(Operation):
     def difference(self, data: dict[str, Any]) -> str | None:
         if jsontext.equal(data["progress"], self.progress.wire()):
             return None
-        return "it was recorded with other values"
+        return "has other values"
 
 
 KINDS = {

@@ -128,11 +128,10 @@ class RunTurns:
         """Drop the coroutine without running any of its code."""
         loop = self.loop
         loop.dropped = True
-        tasks = loop.live_tasks()
-        forget(task.get_coro() for task in tasks)
-        for task in tasks:
+        forget(task.get_coro() for task in loop.live_tasks())
+        for task in loop.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        tasks.clear()
+        loop.tasks.clear()
         self.ending.main = None
 
     def _same_tip(self, history: Sequence[FlowEventEnvelope]) -> bool:

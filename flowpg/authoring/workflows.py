@@ -35,6 +35,7 @@ class WorkflowDefinition:
     """A workflow as the engine's side knows it: how to call it, and the codec of its values."""
 
     def __init__(self, target: Any, name: str, version: str) -> None:
+        self.target = target
         if inspect.isclass(target):
             method = getattr(target, "run", None)
             if not inspect.iscoroutinefunction(method):

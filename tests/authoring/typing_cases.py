@@ -1,0 +1,129 @@
+"""What must and what must not type-check. Every line that must not carries an ignore, and mypy
+complains of an ignore that is not needed."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_type
+
+from flowpg.authoring import FlowApp, Hook, Retry, Workflow, hook
+from flowpg.authoring.steps import SyncStep
+from flowpg.model.snapshot import WorkflowRunSnapshot
+
+app = FlowApp("typing")
+
+
+@dataclass
+class Receipt:
+    id: str
+
+
+@dataclass
+class Approval:
+    ok: bool
+
+
+@app.step
+async def charge(order_id: str, cents: int, *, note: str = "") -> Receipt:
+    return Receipt(order_id)
+
+
+@app.step(retry=Retry.exponential(5, initial=timedelta(seconds=1)), name="render.pdf")
+def render(receipt: Receipt) -> bytes:
+    return receipt.id.encode()
+
+
+@app.workflow
+async def checkout(order_id: str, cents: int = 5) -> Receipt:
+    receipt, again = await asyncio.gather(charge(order_id, cents), charge("x", 1, note="y"))
+    assert_type(receipt, Receipt)
+    assert_type(again, Receipt)
+    assert_type(await charge(order_id, cents), Receipt)
+    assert_type(await render.run(receipt), bytes)
+    assert_type(await asyncio.to_thread(render, receipt), bytes)
+    assert_type(await charge.options(retry=Retry.none())(order_id, cents), Receipt)
+    assert_type(await render.options(retry=Retry.none()).run(receipt), bytes)
+    async with hook("approval", Approval, expires=timedelta(days=3)) as approval:
+        assert_type(approval, Hook[Approval])
+        assert_type(await approval, Approval)
+    assert_type(await hook("approval", Approval), Approval)
+    assert_type(await asyncio.wait_for(hook("number", int), 5), int)
+    assert_type(await hook("anything"), Any)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(charge("x", 1))
+    assert_type(task.result(), Receipt)
+
+    await charge(order_id)  # type: ignore[call-arg]
+    await charge(5, cents)  # type: ignore[arg-type]
+    await charge(order_id, cents, unknown=1)  # type: ignore[call-arg]
+    await charge.options(retry=5)(order_id, cents)  # type: ignore[arg-type]
+    await charge.options(speed=5)(order_id, cents)  # type: ignore[call-arg]
+    await render.run("no receipt")  # type: ignore[arg-type]
+    await asyncio.to_thread(render, "no receipt")  # type: ignore[arg-type]
+    await render(receipt)  # type: ignore[misc]
+    await hook(5, Approval)  # type: ignore[call-overload]
+    number: int = await charge(order_id, cents)  # type: ignore[assignment]
+    del number
+    return receipt
+
+
+@app.workflow(name="class.style", version="2")
+class Subscription:
+    """A workflow that keeps state."""
+
+    def __init__(self) -> None:
+        self.paid = 0
+
+    async def run(self, customer: str, months: int) -> int:
+        for _ in range(months):
+            await charge(customer, 100)
+            self.paid += 100
+        return self.paid
+
+
+subscription = app.of(Subscription)
+
+
+def results(snapshot: WorkflowRunSnapshot) -> None:
+    """What a client reads."""
+    assert_type(checkout.result(snapshot), Receipt)
+    assert_type(subscription.result(snapshot), int)
+
+
+def calls() -> None:
+    """What a test calls without an engine."""
+    assert_type(render(Receipt("x")), bytes)
+    one: Coroutine[Any, Any, Receipt] = charge("x", 1)
+    two: Coroutine[Any, Any, Receipt] = checkout("x", 5)
+    three: Coroutine[Any, Any, int] = subscription("x", 5)
+    del one, two, three
+    assert_type(Subscription().paid, int)
+    assert_type(checkout.input("x", cents=5), dict[str, Any])
+
+
+def misuse() -> None:
+    """What must not pass."""
+    checkout.input(5)  # type: ignore[arg-type]
+    checkout.input()  # type: ignore[call-arg]
+    checkout.request("x", speed=1)  # type: ignore[call-arg]
+    subscription.input("x")  # type: ignore[call-arg]
+    subscription.input("x", "y")  # type: ignore[arg-type]
+    app.of(Receipt)  # type: ignore[arg-type]
+    render(5)  # type: ignore[arg-type]
+
+    @app.workflow  # type: ignore[arg-type]
+    def not_async(x: int) -> int:
+        return x
+
+    app.step(retry="often")  # type: ignore[call-overload]
+    app.workflow(retries=5)  # type: ignore[call-overload]
+
+    def takes_workflow(workflow: Workflow[[str], Receipt]) -> None: ...
+
+    takes_workflow(subscription)  # type: ignore[arg-type]
+
+    def takes_step(step: SyncStep[[Receipt], bytes]) -> None: ...
+
+    takes_step(render)
+    takes_step(charge)  # type: ignore[arg-type]
