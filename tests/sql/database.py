@@ -125,6 +125,19 @@ class Database:
         connection = self.connect(**settings)
         return self._threads.submit(work, connection)
 
+    def background_on(self, connection: Connection, work: Callable[[Connection], T]) -> Future[T]:
+        """Work on this connection, in a thread."""
+        return self._threads.submit(work, connection)
+
+    def is_settled(self, work: Future[Any]) -> bool:
+        """Whether work in the background is done, or waits for a lock."""
+        return work.done() or bool(
+            self.value(
+                "SELECT count(*) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+        )
+
     def race(self, count: int, work: Callable[[Connection, int], T]) -> list[T | psycopg.Error]:
         """The same work on many connections, started together; errors are results."""
         barrier = threading.Barrier(count)
