@@ -18,7 +18,7 @@ from typing import Self
 
 from flowpg.engine.commit import PatientStore
 from flowpg.engine.drive import DriveParts, RunDrive
-from flowpg.engine.lease import LeaseKeeper
+from flowpg.engine.lease import Keeper, LeaseKeeper
 from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
 from flowpg.errors import InvalidArgument, RunNotFound
@@ -63,7 +63,7 @@ class EngineCore:
         self._locks: dict[str, _RunLock] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._parts: DriveParts | None = None
-        self._keeper = LeaseKeeper(store, self.options.lease, self.options.beat)
+        self._keeper: Keeper = LeaseKeeper(store, self.options.lease, self.options.beat)
         self._gate = ObserverGate(self.options.observer, self.options.observer_timeout)
 
     async def __aenter__(self) -> Self:
@@ -143,6 +143,12 @@ class EngineCore:
         if run_id not in loaded:
             raise RunNotFound(run_id)
         return project(run_id, loaded[run_id].history)
+
+    def keep_leases_with(self, keeper: Keeper) -> None:
+        """Let ``keeper`` extend the leases of the drives that begin from now on, in place of a
+        task of the event loop; it is closed with the engine."""
+        self._keeper = keeper
+        self._parts = None
 
     def supports_runtime_build(self, build: str | None) -> bool:
         """Whether runs pinned to ``build`` (None: not pinned) are driven by this engine."""

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from flowpg.engine.commit import PatientStore
 from flowpg.engine.errortext import blocked_delay, blocked_reason
 from flowpg.engine.handlers import Settled, StepHandlers
-from flowpg.engine.lease import LeaseKeeper
+from flowpg.engine.lease import Keeper
 from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
 from flowpg.engine.tip import RunTip
@@ -54,7 +54,7 @@ class DriveParts:
     runtime: FlowRuntime
     in_loop: bool
     options: EngineOptions
-    keeper: LeaseKeeper
+    keeper: Keeper
     gate: ObserverGate
     executor: Callable[[], Executor]
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Protocol
 
 from flowpg.errors import FlowError, StoreUnavailable
 from flowpg.model.records import Heartbeat, RunLease
@@ -18,6 +19,23 @@ from flowpg.store.protocol import FlowEventStore
 logger = logging.getLogger("flowpg.engine.lease")
 
 Listener = Callable[[Heartbeat], None]
+
+
+class Keeper(Protocol):
+    """Whoever keeps the leases of an engine's drives."""
+
+    def hold(self, lease: RunLease, listener: Listener) -> None:
+        """Keep this lease until it is dropped; ``listener`` gets each heartbeat's answer, in the
+        event loop of the drive."""
+        ...
+
+    def drop(self, lease: RunLease) -> None:
+        """Stop extending this lease."""
+        ...
+
+    async def close(self) -> None:
+        """Stop. Leases still held run out by themselves."""
+        ...
 
 
 class LeaseKeeper:

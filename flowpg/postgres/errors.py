@@ -25,7 +25,10 @@ from flowpg.errors import (
 from flowpg.postgres.calls import quoted
 
 # 25006: a standby, or a primary that failed over; 57Pxx: the server is going down or coming up.
-_GONE = frozenset({"25006", "57P01", "57P02", "57P03", "57P04", "57P05"})
+SERVER_MOVED = frozenset({"25006", "57P01", "57P02", "57P03", "57P04"})
+"""Answers of a server that is not, or not any more, the one to write to."""
+
+_GONE = SERVER_MOVED | {"57P05"}
 _AGAIN = {
     "40001": "the database could not serialise it with a concurrent transaction",
     "40P01": "the database ended a deadlock by refusing it",

@@ -17,11 +17,21 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from flowpg.errors import FlowError, StoreError, StoreUnavailable
 from flowpg.postgres.calls import Call, psycopg_sql
-from flowpg.postgres.errors import connection_refused, translate
+from flowpg.postgres.errors import SERVER_MOVED, connection_refused, translate
 
 T = TypeVar("T")
 
 Connection = psycopg.AsyncConnection[Any]
+
+# Without the keepalives a peer that vanished without a word is noticed after two hours.
+_DEFAULTS = {
+    "connect_timeout": 10,
+    "application_name": "flowpg",
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 
 
 class AsyncPool:
@@ -43,8 +53,8 @@ class AsyncPool:
         timeout: float = 30.0,
     ) -> None:
         self.schema = schema
-        self._dsn = dsn
-        self._prepare = prepare
+        self.dsn = dsn
+        self.prepare = prepare
         self._timeout = timeout
         self._role: str | None = None
         self._checks: set[asyncio.Future[None]] = set()
@@ -66,9 +76,9 @@ class AsyncPool:
         StoreUnavailable, with the server's own reason, if the server does not answer or refuses.
         """
         # One connection made by hand: a pool only ever says that time ran out.
-        options = connection_options(self._dsn, self._prepare)
+        options = connection_options(self.dsn, self.prepare)
         try:
-            probe = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, **options)
+            probe = await psycopg.AsyncConnection.connect(self.dsn, autocommit=True, **options)
         except psycopg.Error as error:
             raise connection_refused(error) from None
         async with probe:
@@ -95,7 +105,7 @@ class AsyncPool:
         except psycopg.Error as error:
             mapped = self._translated(error, call.function.name, call.token)
             if isinstance(mapped, StoreUnavailable):
-                self._recheck()
+                self._recheck(error)
             raise mapped from None
         return call.read(rows)
 
@@ -112,11 +122,14 @@ class AsyncPool:
     def _translated(self, error: psycopg.Error, what: str, token: str = "") -> FlowError:
         return translate(error, what, schema=self.schema, token=token, role=self._role)
 
-    def _recheck(self) -> None:
+    def _recheck(self, error: psycopg.Error) -> None:
         # What ended one connection has often ended its idle sisters too: find them now, rather
-        # than one failed call at a time.
+        # than one failed call at a time. A server that answers and only refuses to write passes
+        # every check: after a failover to be seen, all connections are made again, and the host
+        # is looked up again.
         if not self._checks:
-            task = asyncio.ensure_future(self._pool.check())
+            moved = (error.sqlstate or "") in SERVER_MOVED
+            task = asyncio.ensure_future(self._pool.drain() if moved else self._pool.check())
             self._checks.add(task)
             task.add_done_callback(self._checks.discard)
 
@@ -141,10 +154,7 @@ def connection_options(dsn: str, prepare: bool) -> dict[str, Any]:
             "the DSN is malformed: use postgresql://user@host:port/database or key=value pairs"
         ) from None
     options: dict[str, Any] = {"prepare_threshold": 5 if prepare else None}
-    if "connect_timeout" not in named:
-        options["connect_timeout"] = 10
-    if "application_name" not in named:
-        options["application_name"] = "flowpg"
+    options.update({name: value for name, value in _DEFAULTS.items() if name not in named})
     return options
 
 

@@ -38,6 +38,7 @@ from flowpg.postgres.enlist import run_enlisted
 from flowpg.postgres.group_commit import GroupCommit
 from flowpg.postgres.pool import AsyncPool
 from flowpg.postgres.schema_check import verify_async
+from flowpg.postgres.session import DirectSession
 from flowpg.store.imports import check_history
 from flowpg.store.protocol import Enlisted
 
@@ -88,6 +89,12 @@ class PostgresEventStore:
     def schema(self) -> str:
         """The schema this store works in."""
         return self._pool.schema
+
+    def session(self, *, dsn: str | None = None, timeout: float = 10.0) -> DirectSession:
+        """A connection apart from the pool, for a thread of its own: to the same database, or by
+        another ``dsn`` to it. A call of it takes at most ``timeout`` seconds."""
+        pool = self._pool
+        return DirectSession(dsn or pool.dsn, pool.schema, prepare=pool.prepare, timeout=timeout)
 
     def pool_stats(self) -> dict[str, int]:
         """Counters of the connection pool, as psycopg's pool names them."""
