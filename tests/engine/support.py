@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from flowpg.engine.flow_engine import FlowEngine
+from flowpg.engine.lease import LeaseKeeper
 from flowpg.engine.observer import FlowEventObserver
 from flowpg.errors import StoreUnavailable, UnknownStep
 from flowpg.model.commands import Decision
@@ -65,6 +66,13 @@ class EngineStore:
     def leases_run_out(self) -> None:
         """Let so much time pass that whoever holds a lease has lost it."""
         self.advance(LEASE + SECOND)
+
+
+def keeper_of(engine: FlowEngine) -> LeaseKeeper:
+    """Who extends the leases of an engine, to do so at a moment of the test's choice."""
+    keeper = engine._keeper
+    assert isinstance(keeper, LeaseKeeper)
+    return keeper
 
 
 class Script:

@@ -41,6 +41,7 @@ from tests.engine.support import (
     appends_nothing,
     echo,
     in_order,
+    keeper_of,
     one_step,
     short,
     wrapping,
@@ -161,7 +162,7 @@ async def test_a_drive_leaves_nothing_behind_in_its_engine(engine_store: EngineS
     engine.runtime = Script(lambda ctx: ())
     with pytest.raises(InvalidTransition):
         await engine.start(SPEC)
-    for left in (engine._drives, engine._locks, engine._keeper._held):
+    for left in (engine._drives, engine._locks, keeper_of(engine)._held):
         assert not left
 
 

@@ -18,6 +18,7 @@ from tests.engine.support import (
     appends_nothing,
     echo,
     in_order,
+    keeper_of,
     one_step,
     short,
     wrapping,
@@ -103,7 +104,7 @@ async def test_a_heartbeat_that_finds_the_lease_lost_cancels_the_steps_at_work(
     engine_store.leases_run_out()
     heir = await engine_store.engine(Script(one_step(input=1), {"work": echo}))
     await heir.drive("r")
-    await zombie._keeper.beat()
+    await keeper_of(zombie).beat()
     with pytest.raises(LeaseLost):
         await driving
     assert gate.cancelled.is_set()
@@ -118,7 +119,7 @@ async def test_a_heartbeat_keeps_a_lease_for_as_long_as_a_step_takes(
     await gate.entered.wait()
     for _ in range(5):
         engine_store.advance(MINUTE / 3)
-        await engine._keeper.beat()
+        await keeper_of(engine).beat()
     other = await engine_store.engine(Script(one_step(input=1), {"work": echo}))
     assert not (await other.drive("r")).terminal
     gate.go.set()
@@ -140,7 +141,7 @@ async def test_a_heartbeat_tells_a_drive_of_news_from_another_process(
     driving = asyncio.ensure_future(driver.start_with_id("r", SPEC))
     await gate.entered.wait()
     await client.request_cancellation("r", "elsewhere")
-    await driver._keeper.beat()
+    await keeper_of(driver).beat()
     await driving
     assert (await client.snapshot("r")).error == "elsewhere"
     assert gate.cancelled.is_set()
