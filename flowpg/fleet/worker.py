@@ -8,27 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from datetime import timedelta
+from time import monotonic
 
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import FlowError, InvalidArgument, LeaseLost, StoreError, StoreUnavailable
+from flowpg.fleet.heartbeat import HeartbeatThread
+from flowpg.fleet.liveness import Liveness
+from flowpg.fleet.pacing import Pace
 from flowpg.model.arguments import MAX_PAGE, check_queue
 from flowpg.model.records import LoadedRun, RunLease
 from flowpg.model.snapshot import WorkflowRunSnapshot
+from flowpg.store.postgres import PostgresEventStore
 
 logger = logging.getLogger("flowpg.fleet.worker")
 
 _BUSY_PAUSE = 0.05
-_IDLE_PAUSE = 1.0
-_LONGEST_BACKOFF = 10.0
+_LAST_CLAIM = 2.0
+"""Seconds a stopping worker waits for the answer to a claim: its leases are to be given back."""
 
 
 class FlowWorker:
     """Drives runs of ``queue`` (default: the engine's), at most ``concurrency`` at once.
 
-    ``grace`` is how long a stopped worker lets steps finish before it cancels them. A worker that
-    was stopped is not started again: make another.
+    ``grace`` is how long a stopped worker lets steps finish before it cancels them; ``poll`` the
+    longest pause between two looks at an empty queue. ``max_wedged`` is how long the event loop
+    may be blocked before the leases of its runs are left to run out. A claim that has not answered
+    within ``claim_timeout`` is left alone and another one made. A worker that was stopped is not
+    started again: make another.
     """
 
     def __init__(
@@ -38,17 +45,29 @@ class FlowWorker:
         concurrency: int = 20,
         *,
         grace: timedelta = timedelta(seconds=20),
+        poll: timedelta = timedelta(seconds=1),
+        max_wedged: timedelta = timedelta(minutes=10),
+        claim_timeout: timedelta = timedelta(seconds=60),
     ) -> None:
         if not 1 <= concurrency <= MAX_PAGE:
             raise InvalidArgument(f"the concurrency of a worker must be from 1 to {MAX_PAGE}")
+        if poll <= timedelta(0) or claim_timeout <= timedelta(0):
+            raise InvalidArgument("the poll interval and the claim timeout must be positive")
         self.engine = engine
         self.queue = check_queue(engine.options.queue if queue is None else queue)
         self.concurrency = concurrency
-        self._grace = grace.total_seconds()
+        self.grace = grace
+        self._max_wedged = max_wedged
+        self._claim_timeout = claim_timeout.total_seconds()
+        self._pace = Pace(_BUSY_PAUSE, poll.total_seconds())
         self._active: dict[asyncio.Task[None], str] = {}
+        self._abandoned: set[asyncio.Task[int]] = set()
+        self._beats: HeartbeatThread | None = None
+        self._last_claim = monotonic()
         self._stopping = False
         self._at_once = False
         self._news = asyncio.Event()
+        self._stopped = asyncio.Event()
 
     # -- lifecycle ------------------------------------------------------------------------------
 
@@ -59,21 +78,16 @@ class FlowWorker:
         missing privilege, a schema of another release) ends it, after the runs at work were given
         back.
         """
-        pause = _BUSY_PAUSE
-        failures = 0
+        store, options = self.engine.store, self.engine.options
+        if isinstance(store, PostgresEventStore) and self._beats is None:
+            session = store.session(timeout=max(1.0, options.lease.total_seconds() / 3))
+            self._beats = HeartbeatThread(session, options.lease, options.beat, self._max_wedged)
+            self.engine.keep_leases_with(self._beats)
+        self._last_claim = monotonic()
         try:
             while not self._stopping:
-                try:
-                    claimed = await self._claim()
-                except StoreUnavailable as error:
-                    failures += 1
-                    pause = min(_LONGEST_BACKOFF, _BUSY_PAUSE * 2 ** min(failures, 10))
-                    logger.warning("the database is unavailable (%s); trying again", error)
-                else:
-                    failures = 0
-                    busy = claimed or self._free <= 0
-                    pause = _BUSY_PAUSE if busy else min(_IDLE_PAUSE, pause * 2)
-                await self._pause(pause)
+                await self._attempt()
+                await self._pause(self._pace.seconds())
         except asyncio.CancelledError:
             self._at_once = True
             raise
@@ -86,6 +100,21 @@ class FlowWorker:
         self._stopping = True
         self._at_once = self._at_once or at_once
         self._news.set()
+        self._stopped.set()
+
+    def abandon(self) -> int:
+        """Give every lease back without the event loop, which is blocked, from any thread; returns
+        how many. Only for a process that ends now: steps may still be at work."""
+        return self._beats.give_back_all() if self._beats is not None else 0
+
+    def liveness(self, within: timedelta = timedelta(seconds=60)) -> Liveness:
+        """How this worker does. It is alive if a claim succeeded ``within`` this time, and ready if
+        it also takes runs, and claimed within a third of that."""
+        since, limit = monotonic() - self._last_claim, within.total_seconds()
+        ready = not self._stopping and since <= limit / 3
+        return Liveness(
+            since <= limit, ready, since, len(self._active), self.concurrency, self._stopping
+        )
 
     # -- for tests and scripts ------------------------------------------------------------------
 
@@ -128,6 +157,46 @@ class FlowWorker:
 
     # -- claiming -------------------------------------------------------------------------------
 
+    async def _attempt(self) -> None:
+        """Claim, and learn from how that went. Never waits longer than the claim timeout."""
+        claim = asyncio.ensure_future(self._claim())
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait(
+                {claim, stopped},
+                timeout=self._claim_timeout,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if self._stopping and not claim.done():
+                await asyncio.wait({claim}, timeout=_LAST_CLAIM)
+        finally:
+            stopped.cancel()
+            if not claim.done():
+                self._abandon(claim)
+        if claim.cancelled() or not claim.done():
+            self._pace.failed()
+            logger.error("a claim has not answered for %g s; trying again", self._claim_timeout)
+            return
+        try:
+            claimed = claim.result()
+        except StoreUnavailable as error:
+            self._pace.failed()
+            logger.warning("the database is unavailable (%s); trying again", error)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            self._pace.failed()
+            logger.error("a claim failed (%s); trying again", type(error).__name__)
+        else:
+            self._last_claim = monotonic()
+            self._pace.found(claimed > 0 or self._free <= 0)
+
+    def _abandon(self, claim: asyncio.Task[int]) -> None:
+        # Cancelled, and not waited for: what holds it up may hold up the cancellation too.
+        claim.cancel()
+        self._abandoned.add(claim)
+        claim.add_done_callback(self._abandoned.discard)
+
     async def _claim(self) -> int:
         """Claim up to the free slots and start driving; returns how many runs were claimed."""
         free = self._free
@@ -136,24 +205,31 @@ class FlowWorker:
         store, options = self.engine.store, self.engine.options
         await store.enqueue_due()
         leases = await store.claim_runs(self.queue, free, self.engine.owner, options.lease)
-        if not leases:
-            return 0
-        # One read for all of them. If it fails, each drive reads its own, with patience.
         loaded: dict[str, LoadedRun] = {}
         try:
+            # One read for all of them.
             if len(leases) > 1:
                 loaded = await store.load_runs([lease.run_id for lease in leases])
-        except StoreError as error:
-            logger.warning("%d claimed runs could not be read together: %s", len(leases), error)
-        for lease in leases:
-            task = asyncio.ensure_future(self._drive(lease, loaded.get(lease.run_id)))
-            self._active[task] = lease.run_id
-            task.add_done_callback(self._freed)
+        except Exception as error:  # noqa: BLE001
+            # Then each drive reads its own, with patience, and one that is broken harms no other.
+            logger.warning(
+                "%d claimed runs could not be read together: %s",
+                len(leases),
+                error if isinstance(error, StoreError) else type(error).__name__,
+            )
+        finally:
+            for lease in leases:
+                task = asyncio.ensure_future(self._drive(lease, loaded.get(lease.run_id)))
+                self._active[task] = lease.run_id
+                task.add_done_callback(self._freed)
         return len(leases)
 
     async def _drive(self, lease: RunLease, loaded: LoadedRun | None) -> None:
         run_id = lease.run_id
         try:
+            if self._stopping:  # claimed while the worker was told to stop
+                await self.engine.store.give_back(lease)
+                return
             await self.engine.drive_claimed(lease, loaded)
         except LeaseLost:
             logger.warning("the lease of run %r was lost; another worker drives it now", run_id)
@@ -174,15 +250,15 @@ class FlowWorker:
         self._news.set()
 
     async def _pause(self, seconds: float) -> None:
-        """Until ``seconds`` (a little more or less) have passed, or the worker is stopped, or, if
-        it was full, a quarter of its slots is free: a few runs claimed together cost as one."""
+        """Until ``seconds`` have passed, or the worker is stopped, or, if it was full, a quarter of
+        its slots is free: a few runs claimed together cost as one."""
         full = self._free <= 0
         enough = max(1, self.concurrency // 4)
         self._news.clear()
         if self._stopping:
             return
         loop = asyncio.get_running_loop()
-        end = loop.time() + seconds * random.uniform(0.8, 1.2)
+        end = loop.time() + seconds
         timer = loop.call_at(end, self._news.set)
         try:
             while loop.time() < end and not self._stopping:
@@ -197,10 +273,11 @@ class FlowWorker:
 
     async def _wind_down(self) -> None:
         self._stopping = True
+        await asyncio.sleep(0)  # whatever was claimed last has begun, and gives itself back
         for run_id in self._active.values():
             self.engine.drain(run_id)
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._grace
+        end = loop.time() + self.grace.total_seconds()
         timer = loop.call_at(end, self._news.set)
         try:
             while self._active and not self._at_once and loop.time() < end:
