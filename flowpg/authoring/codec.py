@@ -20,6 +20,7 @@ from flowpg.authoring.tags import Unfit
 from flowpg.errors import SerializationError
 
 _EMPTY = inspect.Parameter.empty
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -78,16 +79,7 @@ class FunctionCodec:
         plans = self._plans or self._make_plans()
         if shape is None:
             shape = {}
-        if not isinstance(shape, Mapping):
-            raise SerializationError(
-                f"the arguments of {self.what} must be an object with the names of its parameters"
-            )
-        missing = sorted(self._required - shape.keys())
-        if missing:
-            raise SerializationError(f"{self.what} misses {_quoted(missing)}")
-        unknown = [name for name in shape if name not in self._parameters]
-        if unknown:
-            raise SerializationError(f"{self.what} has no argument {_quoted(unknown[:5])}")
+        self._check_names(shape)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         by_position = True
@@ -100,7 +92,10 @@ class FunctionCodec:
                 value = plans[name].decode(shape[name])
             except Unfit as error:
                 raise self._refused(f"argument {name!r}", "does not fit", error) from None
-            self._place(parameter, value, args, kwargs, by_position)
+            if by_position and parameter.kind <= _POSITIONAL:
+                args.append(value)
+            else:
+                self._place(parameter, value, args, kwargs)
         return args, kwargs
 
     def decode_result(self, value: Any) -> Any:
@@ -112,6 +107,20 @@ class FunctionCodec:
             raise self._refused("the result", "does not fit", error) from None
 
     # -- helpers --------------------------------------------------------------------------------
+
+    def _check_names(self, shape: Any) -> None:
+        if not isinstance(shape, dict):
+            raise SerializationError(
+                f"the arguments of {self.what} must be an object with the names of its parameters"
+            )
+        names = shape.keys()
+        if names >= self._required and names <= self._parameters.keys():
+            return
+        missing = sorted(self._required - names)
+        if missing:
+            raise SerializationError(f"{self.what} misses {_quoted(missing)}")
+        unknown = [name for name in shape if name not in self._parameters]
+        raise SerializationError(f"{self.what} has no argument {_quoted(unknown[:5])}")
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         # The common case without the machinery of inspect, which costs more than a short step.
@@ -132,16 +141,13 @@ class FunctionCodec:
         value: Any,
         args: list[Any],
         kwargs: dict[str, Any],
-        by_position: bool,
     ) -> None:
         if parameter.kind is parameter.VAR_POSITIONAL:
             args.extend(value)
         elif parameter.kind is parameter.VAR_KEYWORD:
             kwargs.update(value)
-        elif parameter.kind is parameter.KEYWORD_ONLY or not by_position:
-            kwargs[parameter.name] = value
         else:
-            args.append(value)
+            kwargs[parameter.name] = value
 
     def _make_plans(self) -> dict[str, Plan]:
         # On first use: an annotation may name what the module defines further down.

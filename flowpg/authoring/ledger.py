@@ -106,10 +106,12 @@ class Ledger:
         Whoever drives on from its own last decision knows what is open; one open call then stands
         for all. ``everything`` names them all, so that a driver that takes over starts them again.
         """
+        new = [operation for operation in self._made if not operation.dropped]
+        if not everything and len(new) == 1:
+            return [new[0].command()]
         opened: list[Operation] = [*self.steps.values(), *self._awaited()]
         if not everything:
-            opened = [] if self._next() is not None else opened[:1]
-        new = [operation for operation in self._made if not operation.dropped]
+            opened = [] if new else opened[:1]
         return _commands(snapshot, [*opened, *new])
 
     def open_steps(self, snapshot: WorkflowRunSnapshot) -> list[RuntimeCommand]:

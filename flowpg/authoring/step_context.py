@@ -19,8 +19,12 @@ class StepContext:
     step_id: str
     step_name: str
     attempt: int
-    idempotency_key: str
-    """The same for every attempt of this step, and for no other step: 64 hexadecimal digits."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this step, and for no other step: 64 hexadecimal digits
+        that tell nothing."""
+        return step_key(self.run_id, self.step_id)
 
     @classmethod
     def of(cls, invocation: StepInvocation) -> StepContext:
@@ -31,7 +35,6 @@ class StepContext:
             invocation.step_id,
             invocation.step_name,
             invocation.attempt,
-            step_key(invocation.run_id, invocation.step_id),
         )
 
 

@@ -1,0 +1,204 @@
+"""Programs made at random: kept in memory, replayed at every turn, put aside at random, and with
+commits refused at random. Whatever happened, a process that never saw the run replays its history
+to the same end."""
+
+import asyncio
+import os
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowpg.authoring import FlowApp, Retry, hook, now, progress, uuid4
+from flowpg.model.commands import Complete, Fail
+from flowpg.replay.projection import project
+from flowpg.replay.runtime import WorkflowInvocation
+from tests.authoring.support import RUN_ID, Played, Stage, play, stage
+from tests.authoring.test_turns import Quarrelsome
+
+
+@dataclass(frozen=True)
+class Node:
+    """One part of a program: what it does, a number, and the parts inside it."""
+
+    kind: str
+    number: int = 0
+    parts: tuple["Node", ...] = ()
+
+
+def _node(kind: str, parts: Any) -> st.SearchStrategy[Node]:
+    return st.builds(Node, st.just(kind), st.integers(0, 4), parts)
+
+
+LEAVES = st.one_of(
+    *(_node(kind, st.just(())) for kind in ("step", "sleep", "fail", "yield", "hook", "note"))
+)
+PROGRAMS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        *(
+            _node(kind, st.lists(inner, min_size=1, max_size=3).map(tuple))
+            for kind in ("sequence", "gather", "group", "race", "background", "completed")
+        ),
+        *(
+            _node(kind, st.tuples(inner))
+            for kind in ("timeout", "wait_for", "cleanup", "lock", "shield", "caught")
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+def build(program: Node) -> Any:
+    """An app whose workflow carries the program out and returns what it saw."""
+
+    def declare(app: FlowApp) -> None:
+        @app.step(retry=Retry.fixed(2))
+        async def work(x: int) -> int:
+            for _ in range(x):
+                await asyncio.sleep(0)
+            return x
+
+        @app.step(retry=Retry.none())
+        async def broken(x: int) -> int:
+            raise ValueError(f"broken {x}")
+
+        @app.workflow
+        async def main() -> list[Any]:
+            seen: list[Any] = []
+            lock = asyncio.Lock()
+            number = 0
+
+            async def part(node: Node) -> Any:
+                nonlocal number
+                seen.append(node.kind)
+                parts, n = node.parts, node.number
+                match node.kind:
+                    case "step":
+                        return await work(n)
+                    case "fail":
+                        return await broken(n)
+                    case "sleep":
+                        return await asyncio.sleep(n, n)
+                    case "yield":
+                        return await asyncio.sleep(0, n)
+                    case "note":
+                        progress(n)
+                        return str(uuid4())
+                    case "hook":
+                        number += 1
+                        async with asyncio.timeout(3):
+                            return await hook(f"hook {number}", token=f"{number}")
+                    case "sequence":
+                        return [await part(p) for p in parts]
+                    case "gather":
+                        found = await asyncio.gather(*map(part, parts), return_exceptions=True)
+                        return [repr(item) for item in found]
+                    case "group":
+                        async with asyncio.TaskGroup() as group:
+                            tasks = [group.create_task(part(p)) for p in parts]
+                        return [task.result() for task in tasks]
+                    case "race":
+                        tasks = [asyncio.create_task(part(p)) for p in parts]
+                        done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                        for task in rest:
+                            task.cancel()
+                        return [repr(t.exception() or t.result()) for t in done]
+                    case "completed":
+                        found = []
+                        for item in asyncio.as_completed([part(p) for p in parts]):
+                            try:
+                                found.append(await item)
+                            except ValueError as error:
+                                found.append(str(error))
+                        return found
+                    case "background":
+                        kept = [asyncio.create_task(part(p)) for p in parts]
+                        await work(n)
+                        return sum(task.done() for task in kept)
+                    case "timeout":
+                        async with asyncio.timeout(n):
+                            return await part(parts[0])
+                    case "wait_for":
+                        return await asyncio.wait_for(part(parts[0]), n)
+                    case "shield":
+                        return await asyncio.shield(asyncio.ensure_future(part(parts[0])))
+                    case "lock":
+                        if lock.locked():
+                            return None
+                        async with lock:
+                            return await part(parts[0])
+                    case "cleanup":
+                        try:
+                            return await part(parts[0])
+                        finally:
+                            seen.append(await work(n))
+                    case "caught":
+                        try:
+                            return await part(parts[0])
+                        except (ValueError, TimeoutError, ExceptionGroup) as error:
+                            return type(error).__name__
+                raise AssertionError(node.kind)
+
+            try:
+                seen.append(await part(program))
+            except (ValueError, TimeoutError, ExceptionGroup) as error:
+                seen.append(type(error).__name__)
+            return [*seen, now()]
+
+    return declare
+
+
+def act(kind: int) -> Any:
+    """Something that happens while the run waits."""
+
+    async def answer_a_hook(on: Stage) -> None:
+        for hook_id in (await on.snapshot()).open.hooks:
+            await on.engine.resume_hook(on.run_id, hook_id, "answered")
+            return
+        await on.pass_time()
+
+    async def put_aside(on: Stage) -> None:
+        on.app.parked.clear()
+
+    return [Stage.pass_time, answer_a_hook, put_aside][kind % 3]
+
+
+def end_of(declare: Any, played: Played) -> Any:
+    """How the run ends where nothing of it was ever seen."""
+    app = FlowApp("fresh")
+    declare(app)
+    history = played.history[:-1]
+    snapshot = project(RUN_ID, history)
+    decision = app.run_workflow(
+        WorkflowInvocation(RUN_ID, snapshot.spec, snapshot.input, snapshot, history)
+    )
+    assert isinstance(decision, tuple)
+    end = decision[-1]
+    return end.output if isinstance(end, Complete) else end.error if isinstance(end, Fail) else end
+
+
+@settings(
+    max_examples=2000 if os.environ.get("FLOWPG_STORM") else 60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(PROGRAMS, st.lists(st.integers(0, 2), max_size=6), st.integers(0, 1000))
+def test_a_program_ends_the_same_however_it_was_interrupted(
+    program: Node, happenings: list[int], seed: int
+) -> None:
+    declare = build(program)
+    acts = tuple(map(act, happenings))
+
+    async def check() -> None:
+        kept = await play(stage(declare), acts=acts)
+        replayed = await play(stage(declare, always_replay=True), acts=acts)
+        assert kept.lines() == replayed.lines()
+        stormy = Quarrelsome(random.Random(seed), 0.3)
+        quarrelled = await play(stage(declare, store=stormy), acts=acts)
+        for played in (kept, quarrelled):
+            assert end_of(declare, played) == (played.snapshot.output or played.snapshot.error)
+
+    asyncio.run(check())
