@@ -39,6 +39,8 @@ def check_id(value: str, what: str, limit: int = MAX_ID_LENGTH) -> str:
     """
     if not isinstance(value, str):
         raise InvalidArgument(f"{what} must be a string, not {type(value).__name__}")
+    if value.isascii() and value.isprintable() and len(value) <= limit and value.strip():
+        return value  # what nearly every id is
     if not value.strip():
         raise InvalidArgument(f"{what} must not be blank")
     if len(value) > limit:

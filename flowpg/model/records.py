@@ -29,6 +29,8 @@ class Append:
     epoch: int | None = None
     release: int | None = None
     queue: str = "default"
+    text: str | None = field(default=None, repr=False, compare=False)
+    """How a store sends it, kept between the check and the call."""
 
 
 class AppendOutcome(StrEnum):
@@ -45,7 +47,7 @@ class AppendOutcome(StrEnum):
     INVALID = "invalid"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AppendResult:
     """The answer to one ``Append``.
 

@@ -18,7 +18,7 @@ MAX_RUNS = 50
 """Most runs of one call: 100 is no faster and doubles the time a single append may wait."""
 
 MAX_CHARACTERS = 4_000_000
-"""Payload text after which a call is full, large single payloads excepted."""
+"""Text after which a call is full, large single payloads excepted."""
 
 MAX_IN_FLIGHT = 2
 
@@ -42,7 +42,7 @@ class GroupCommit:
         self._closed = False
 
     async def append(self, append: Append) -> AppendResult:
-        """Store the events of one run, in company if there is any. Payloads must be encoded."""
+        """Store the events of one run, in company if there is any; its ``text`` tells its size."""
         if self._closed:
             raise StoreError("the store is closed")
         answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
@@ -82,7 +82,7 @@ class GroupCommit:
                 passed.append(entry)
             else:
                 group.append(entry)
-                size += sum(len(event.payload()) for event in append.events)
+                size += len(append.text or "")
             # Also for one that was passed over: a later append of its run must not overtake it.
             taken.add(append.run_id)
         self._waiting.extendleft(reversed(passed))

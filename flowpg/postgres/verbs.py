@@ -48,6 +48,8 @@ from flowpg.postgres.calls import Call, Function, Row, interval_text, time_text,
 
 R = TypeVar("R")
 
+_OUTCOMES = {outcome.value: outcome for outcome in AppendOutcome}
+
 _VERB = ("run_id", "subject_id", "applied", "head_sequence")
 
 _APPEND_MANY = Function(
@@ -101,22 +103,38 @@ _ENQUEUE_DUE = Function(
 _IMPORT = Function("flow_import_history", ("text", "json", "text"), ("1",))
 
 
-def append_many(appends: Sequence[Append], *, checked: bool = False) -> Call[list[AppendResult]]:
-    """Store the events of many runs, each on its own merits. ``checked``: each was, already."""
+def append_many(appends: Sequence[Append]) -> Call[list[AppendResult]]:
+    """Store the events of many runs, each on its own merits. One that has its ``text`` already was
+    checked."""
     check_batch(appends)
-    for append in () if checked else appends:
-        check_append(append)
+    texts = [append.text or append_text(append) for append in appends]
 
     def read(rows: Sequence[Row]) -> list[AppendResult]:
         results = [
-            AppendResult(
-                run_id, AppendOutcome(outcome), head, utc(at), released, wakes, _json(more)
-            )
+            AppendResult(run_id, _OUTCOMES[outcome], head, utc(at), released, wakes, _json(more))
             for _, run_id, outcome, head, at, released, wakes, more in sorted(rows, key=_ordinal)
         ]
         return _complete(results, len(appends), _APPEND_MANY)
 
-    return Call(_APPEND_MANY, ("[" + ",".join(map(_append_json, appends)) + "]",), read)
+    return Call(_APPEND_MANY, ("[" + ",".join(texts) + "]",), read)
+
+
+def append_text(append: Append) -> str:
+    """The element of one append in the argument of ``flow_append_many``. Checks it, and raises what
+    ``check_append`` does."""
+    check_append(append)
+    # Put together as text: payloads are spliced in as they are, and are encoded only once.
+    parts = [f'{{"run_id":{jsontext.quote(append.run_id)}']
+    if append.expected is not None:
+        parts.append(f'"expected":{append.expected}')
+    if append.epoch is not None:
+        parts.append(f'"epoch":{append.epoch}')
+    if append.release is not None:
+        parts.append(f'"release":{append.release}')
+    if append.queue != "default":
+        parts.append(f'"queue":{jsontext.quote(append.queue)}')
+    parts.append('"events":[' + ",".join(map(_event_json, append.events)) + "]}")
+    return ",".join(parts)
 
 
 def start(request: StartRequest) -> Call[VerbResult]:
@@ -292,32 +310,15 @@ def import_history(run_id: str, history: Sequence[FlowEventEnvelope], queue: str
     return Call(_IMPORT, (check_run_id(run_id), events, queue), _nothing)
 
 
-def _append_json(append: Append) -> str:
-    # Put together as text: payloads are spliced in as they are, and are encoded only once.
-    parts = [f'{{"run_id":{jsontext.quote(append.run_id)}']
-    if append.expected is not None:
-        parts.append(f'"expected":{append.expected}')
-    if append.epoch is not None:
-        parts.append(f'"epoch":{append.epoch}')
-    if append.release is not None:
-        parts.append(f'"release":{append.release}')
-    if append.queue != "default":
-        parts.append(f'"queue":{jsontext.quote(append.queue)}')
-    parts.append('"events":[' + ",".join(map(_event_json, append.events)) + "]}")
-    return ",".join(parts)
-
-
 def _event_json(event: NewEvent) -> str:
-    parts = [f'{{"type":{jsontext.quote(event.type)}']
-    subject = event.subject
-    if subject is not None:
-        parts.append(f'"subject":{jsontext.quote(subject)}')
+    subject, due = event.subject, ""
+    about = "" if subject is None else f',"subject":{jsontext.quote(subject)}'
     if event.due_at is not None:
-        parts.append(f'"due_at":"{time_text(event.due_at)}"')
+        due = f',"due_at":"{time_text(event.due_at)}"'
     elif event.due_in is not None:
-        parts.append(f'"due_in_us":{event.due_in // timedelta(microseconds=1)}')
-    parts.append(f'"payload":{event.payload()}}}')
-    return ",".join(parts)
+        due = f',"due_in_us":{event.due_in // timedelta(microseconds=1)}'
+    kind = jsontext.quote(event.type)
+    return f'{{"type":{kind}{about}{due},"payload":{event.payload()}}}'
 
 
 def _stored_json(event: FlowEventEnvelope) -> str:
@@ -362,8 +363,7 @@ def _ordinal(row: Row) -> int:
 
 
 def _json(text: str | None) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(text) if text else {}
-    return value
+    return json.loads(text) if text else {}
 
 
 def _wakeups(kind: WakeupKind) -> Any:

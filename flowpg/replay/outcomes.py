@@ -20,7 +20,7 @@ MAX_ERROR_CHARACTERS = 32_768
 _MAX_DELAY = timedelta(milliseconds=MAX_DELAY_MS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Success:
     """The handler returned ``output``, a value that went through JSON already; ``text`` is its
     JSON text if that is at hand."""

@@ -77,7 +77,6 @@ class StepInvocation:
 
     __slots__ = (
         "attempt",
-        "idempotency_key",
         "input",
         "run_id",
         "step_id",
@@ -100,10 +99,13 @@ class StepInvocation:
         self.step_name = step_name
         self.input = copied(input)
         """The step's input, this invocation's own copy."""
-        self.idempotency_key = idempotency_key(run_id, step_id, attempt)
+        self.workflow_name = workflow_name
+
+    @property
+    def idempotency_key(self) -> str:
         """See ``idempotency_key``. An effect that must happen once over all attempts needs a key
         made from the run and step id instead."""
-        self.workflow_name = workflow_name
+        return idempotency_key(self.run_id, self.step_id, self.attempt)
 
     def input_as(self, kind: type[T]) -> T:
         """The input validated as ``kind``; SerializationError if it does not fit."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
-from flowpg.model.arguments import MAX_PAGE, check_append, check_queue
+from flowpg.model.arguments import MAX_PAGE, check_queue
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.inspection import (
     ActiveHookSnapshot,
@@ -112,11 +112,11 @@ class PostgresEventStore:
         return await run_enlisted(connection, call, self._pool.schema)
 
     async def _send(self, appends: Sequence[Append]) -> list[AppendResult]:
-        return await self._pool.run(verbs.append_many(appends, checked=True))
+        return await self._pool.run(verbs.append_many(appends))
 
     async def append(self, append: Append) -> AppendResult:
         """Store the events of one run, sharing a call with other appends of this process."""
-        check_append(append)
+        append.text = verbs.append_text(append)
         return await self._appends.append(append)
 
     async def append_many(self, appends: Sequence[Append]) -> list[AppendResult]:
