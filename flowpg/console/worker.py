@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,9 @@ from flowpg.console.target import DsnOption, open_target
 from flowpg.engine.core import STEP_THREADS
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import InvalidArgument
+from flowpg.fleet.liveness import served
+from flowpg.fleet.processes import WorkerProcesses, child_number, child_serves
+from flowpg.fleet.shutdown import Shutdown
 from flowpg.fleet.worker import FlowWorker
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
 from flowpg.replay.runtime import FlowRuntime
@@ -66,6 +70,24 @@ def worker(
             envvar="FLOWPG_PREPARE", help="Prepare statements; not for PgBouncer before 1.21."
         ),
     ] = True,
+    processes: Annotated[
+        int, typer.Option(min=1, max=256, help="How many processes work under this one.")
+    ] = 1,
+    poll: Annotated[
+        float, typer.Option(min=0.01, help="Longest pause in seconds between looks at the queue.")
+    ] = 1.0,
+    max_wedged: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds that steps may block the loop before runs are given up."),
+    ] = 600.0,
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Answer HTTP /health and /ready here; process n of several on port + n.",
+        ),
+    ] = None,
 ) -> None:
     """Drive the runs of a queue.
 
@@ -73,46 +95,66 @@ def worker(
     back; a second one does not wait.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    number = child_number(os.environ)
+    if processes > 1 and number is None:
+        with open_target(dsn, schema=schema) as target:
+            code = asyncio.run(_supervise(processes, target.dsn))
+        raise typer.Exit(code)
     runtime = load_runtime(application)
     with open_target(dsn, schema=schema) as target:
 
-        async def work() -> None:
+        async def work() -> Shutdown:
             store = await PostgresEventStore.connect(target.dsn, schema=schema, prepare=prepare)
             builder = FlowEngine.builder(runtime).with_store(store).with_queue(queue)
             builder.with_lease(timedelta(seconds=lease))
             for name in build or ():
                 builder.with_runtime_build(name, accept_unpinned=unpinned)
             async with builder.build() as engine:
-                await run_until_signalled(
-                    FlowWorker(engine, concurrency=concurrency, grace=timedelta(seconds=grace))
+                flow_worker = FlowWorker(
+                    engine,
+                    concurrency=concurrency,
+                    grace=timedelta(seconds=grace),
+                    poll=timedelta(seconds=poll),
+                    max_wedged=timedelta(seconds=max_wedged),
                 )
+                port = None if health_port is None else health_port + (number or 0)
+                return await run_until_signalled(flow_worker, port)
 
-        asyncio.run(work())
+        shutdown = asyncio.run(work())
     _leave_threads_behind()
+    shutdown.ended()
 
 
-async def run_until_signalled(worker: FlowWorker) -> None:
-    """Run a worker until SIGTERM or SIGINT; the second signal does not wait for steps."""
-    loop = asyncio.get_running_loop()
-    signals = 0
+async def run_until_signalled(worker: FlowWorker, health_port: int | None = None) -> Shutdown:
+    """Run a worker until SIGTERM or SIGINT; the second signal does not wait for steps.
 
-    def stop() -> None:
-        nonlocal signals
-        signals += 1
-        worker.stop(at_once=signals > 1)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    typer.echo(
-        f"flowpg: worker on queue {worker.queue!r}, up to {worker.concurrency} runs at once; "
-        "Ctrl-C stops it",
-        err=True,
-    )
-    try:
+    What is returned bounds the end of the process until its ``ended`` is called.
+    """
+    shutdown = Shutdown(worker)
+    shutdown.install()
+    async with AsyncExitStack() as stack:
+        if health_port is not None:
+            await stack.enter_async_context(served(worker.liveness, health_port))
+        typer.echo(
+            f"flowpg: worker on queue {worker.queue!r}, up to {worker.concurrency} runs at once; "
+            "Ctrl-C stops it",
+            err=True,
+        )
+        child_serves(os.environ)
         await worker.run()
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+    return shutdown
+
+
+async def _supervise(count: int, dsn: str) -> int:
+    """Run this very command ``count`` times, each as a process of its own."""
+    processes = WorkerProcesses(
+        [sys.executable, "-m", "flowpg", *sys.argv[1:]], count, {**os.environ, "FLOWPG_DSN": dsn}
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, processes.signal, number)
+    typer.echo(f"flowpg: {count} worker processes; Ctrl-C stops them", err=True)
+    return await processes.run()
 
 
 def _leave_threads_behind() -> None:
