@@ -2,18 +2,25 @@
 
 Every verb is one statement in autocommit mode: one round trip, no transaction left open, and no
 state kept in a session, so that a PgBouncer in transaction mode may stand between.
+
+The pool has no background tasks: a connection is made by the call that needs it, and an event loop
+that ends finds nothing of ours that never would.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from flowpg.errors import FlowError, StoreError, StoreUnavailable
 from flowpg.postgres.calls import Call, psycopg_sql
@@ -34,12 +41,25 @@ _DEFAULTS = {
 }
 
 
+MAX_AGE = 3600.0
+"""Seconds after which a connection is replaced, so that servers that moved are noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A connection, when it was made, and in which era of the pool."""
+
+    connection: Connection
+    made_at: float
+    era: int
+
+
 class AsyncPool:
-    """A pool of ``min_size`` to ``max_size`` connections to one database.
+    """At most ``max_size`` connections to one database, made when needed and kept.
 
     ``prepare`` False sends no prepared statements, which PgBouncer in transaction mode needs
     unless it tracks them itself. ``timeout`` is how many seconds a call waits for a connection
-    before it raises StoreUnavailable.
+    that others use before it raises StoreUnavailable.
     """
 
     def __init__(
@@ -47,7 +67,6 @@ class AsyncPool:
         dsn: str,
         *,
         schema: str,
-        min_size: int = 1,
         max_size: int = 4,
         prepare: bool = True,
         timeout: float = 30.0,
@@ -55,59 +74,62 @@ class AsyncPool:
         self.schema = schema
         self.dsn = dsn
         self.prepare = prepare
+        self._options = connection_options(dsn, prepare)
+        self._max_size = max(1, max_size)
         self._timeout = timeout
         self._role: str | None = None
-        self._checks: set[asyncio.Future[None]] = set()
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            dsn,
-            connection_class=psycopg.AsyncConnection,
-            kwargs={"autocommit": True, **connection_options(dsn, prepare)},
-            min_size=min(min_size, max_size),
-            max_size=max_size,
-            configure=_configure,
-            open=False,
-            name="flowpg",
-            timeout=timeout,
-        )
+        self._closed = False
+        self._size = 0  # connections that are open or being made
+        self._idle: list[_Kept] = []
+        # Each is given a connection, or None: a place in the pool to make one.
+        self._waiting: deque[asyncio.Future[_Kept | None]] = deque()
+        self._era = 0  # connections of an earlier era are not used again
+        self._making: set[asyncio.Task[_Kept]] = set()
 
     async def open(self, check: Callable[[Connection], Awaitable[None]] | None = None) -> None:
         """Connect, and let ``check`` look at the first connection.
 
         StoreUnavailable, with the server's own reason, if the server does not answer or refuses.
         """
-        # One connection made by hand: a pool only ever says that time ran out.
-        options = connection_options(self.dsn, self.prepare)
-        try:
-            probe = await psycopg.AsyncConnection.connect(self.dsn, autocommit=True, **options)
-        except psycopg.Error as error:
-            raise connection_refused(error) from None
-        async with probe:
-            self._role = probe.info.user
+        async with self._connection() as connection:
+            self._role = connection.info.user
             if check is not None:
                 try:
-                    await check(probe)
+                    await check(connection)
                 except psycopg.Error as error:
                     raise self._translated(error, "the check of the schema") from None
-        await self._pool.open(wait=False)
 
     async def run(self, call: Call[T]) -> T:
         """Send one call and read its rows. Raises what ``translate`` makes of a driver's error."""
-        try:
-            async with self._pool.connection() as connection:
+        async with self._connection() as connection:
+            try:
                 rows = await self._execute(connection, call)
-        except PoolTimeout:
-            raise StoreUnavailable(
-                f"no database connection became free within {self._timeout:g} s: the server is "
-                f"away, or all {self._pool.max_size} connections of the pool are busy"
-            ) from None
-        except PoolClosed:
-            raise StoreError("the store is closed") from None
-        except psycopg.Error as error:
-            mapped = self._translated(error, call.function.name, call.token)
-            if isinstance(mapped, StoreUnavailable):
-                self._recheck(error)
-            raise mapped from None
+            except psycopg.Error as error:
+                if error.sqlstate in SERVER_MOVED:
+                    # After a failover every connection leads to a server that refuses to write:
+                    # make all of them again, and so look the host up again.
+                    self._era += 1
+                raise self._translated(error, call.function.name, call.token) from None
         return call.read(rows)
+
+    def stats(self) -> dict[str, int]:
+        """How many connections there are, how many of them are free, and how many calls wait."""
+        return {
+            "pool_size": self._size,
+            "pool_available": len(self._idle),
+            "requests_waiting": len(self._waiting),
+        }
+
+    async def close(self) -> None:
+        """Close every connection: the free ones now, the others when their call ends or, if they
+        are still being made, when they are."""
+        self._closed = True
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(StoreError("the store is closed"))
+        while self._idle:
+            self._discard(self._idle.pop())
 
     async def _execute(self, connection: Connection, call: Call[Any]) -> list[tuple[Any, ...]]:
         sql = psycopg_sql(call.function, self.schema)
@@ -122,26 +144,120 @@ class AsyncPool:
     def _translated(self, error: psycopg.Error, what: str, token: str = "") -> FlowError:
         return translate(error, what, schema=self.schema, token=token, role=self._role)
 
-    def _recheck(self, error: psycopg.Error) -> None:
-        # What ended one connection has often ended its idle sisters too: find them now, rather
-        # than one failed call at a time. A server that answers and only refuses to write passes
-        # every check: after a failover to be seen, all connections are made again, and the host
-        # is looked up again.
-        if not self._checks:
-            moved = (error.sqlstate or "") in SERVER_MOVED
-            task = asyncio.ensure_future(self._pool.drain() if moved else self._pool.check())
-            self._checks.add(task)
-            task.add_done_callback(self._checks.discard)
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        kept = await self._acquire()
+        try:
+            yield kept.connection
+        finally:
+            # Nothing is awaited on the way back, where a cancellation could lose it.
+            self._take_back(kept)
 
-    def stats(self) -> dict[str, int]:
-        """Counters of the pool, as psycopg's pool names them."""
-        return self._pool.get_stats()
+    async def _acquire(self) -> _Kept:
+        if self._closed:
+            raise StoreError("the store is closed")
+        while self._idle:
+            kept = self._idle.pop()
+            if self._may_keep(kept):
+                return kept
+            self._discard(kept)
+        found = None
+        if self._size < self._max_size:
+            self._size += 1
+        else:
+            found = await self._wait()
+        return found or await self._make()
 
-    async def close(self) -> None:
-        """Close every connection once it is given back."""
-        for task in self._checks:
-            task.cancel()
-        await self._pool.close()
+    def _may_keep(self, kept: _Kept) -> bool:
+        young = monotonic() - kept.made_at < MAX_AGE
+        return young and kept.era == self._era and not self._closed and _is_usable(kept.connection)
+
+    async def _wait(self) -> _Kept | None:
+        waiter: asyncio.Future[_Kept | None]
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await waiter
+        except BaseException as error:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            elif not waiter.cancelled() and waiter.exception() is None:
+                self._give(waiter.result())  # it was served in the moment it gave up
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailable(
+                    f"no database connection became free within {self._timeout:g} s: all "
+                    f"{self._max_size} connections of the pool are busy"
+                ) from None
+            raise
+
+    async def _make(self) -> _Kept:
+        # In a task of its own: a cancelled connect would leave a half-made connection to the
+        # garbage collector, and a session on the server until then. Finished, it is for others.
+        task = asyncio.create_task(self._connect())
+        self._making.add(task)
+        task.add_done_callback(self._making.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._adopt)
+            raise
+
+    def _adopt(self, task: asyncio.Task[_Kept]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._take_back(task.result())
+
+    async def _connect(self) -> _Kept:
+        connection, era = None, self._era
+        try:
+            connection = await psycopg.AsyncConnection.connect(
+                self.dsn, autocommit=True, **self._options
+            )
+            await _configure(connection)
+        except BaseException as error:
+            if connection is not None:
+                connection.pgconn.finish()
+            self._give(None)
+            if isinstance(error, psycopg.Error):
+                raise connection_refused(error) from None
+            raise
+        return _Kept(connection, monotonic(), era)
+
+    def _take_back(self, kept: _Kept) -> None:
+        if self._may_keep(kept):
+            self._give(kept)
+        else:
+            self._discard(kept)
+
+    def _give(self, found: _Kept | None) -> None:
+        # To whoever waits longest; else a connection is kept, and a place is free.
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(found)
+                return
+        if found is None:
+            self._size -= 1
+        else:
+            self._idle.append(found)
+
+    def _discard(self, kept: _Kept) -> None:
+        kept.connection.pgconn.finish()  # what close() does, without having to be awaited
+        self._give(None)
+
+
+def _is_usable(connection: Connection) -> bool:
+    """Whether a connection that nobody uses is still connected, and in no transaction."""
+    if connection.closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
+        return False
+    try:
+        # Sees the end of the connection if the server has closed it, without a round trip: the
+        # first read may find the server's last words, only the second its end.
+        connection.pgconn.consume_input()
+        connection.pgconn.consume_input()
+    except psycopg.Error:
+        return False
+    return not connection.closed
 
 
 def connection_options(dsn: str, prepare: bool) -> dict[str, Any]:

@@ -63,26 +63,28 @@ class PostgresEventStore:
         dsn: str,
         *,
         schema: str = "flowpg",
-        min_size: int = 1,
         max_size: int = 4,
         prepare: bool = True,
         timeout: float = 30.0,
     ) -> Self:
         """Connect and verify the schema; nothing is created or changed.
 
-        ``min_size`` and ``max_size`` are connections, ``timeout`` how many seconds a verb waits
-        for one. ``prepare=False`` is for PgBouncer in transaction mode. Raises StoreUnavailable,
-        PermissionDenied, or the SchemaError that says what to migrate.
+        There are at most ``max_size`` connections; ``timeout`` is how many seconds a verb waits
+        for one that others use. ``prepare=False`` is for PgBouncer in transaction mode. Raises
+        StoreUnavailable, PermissionDenied, or the SchemaError that says what to migrate.
         """
         pool = AsyncPool(
             dsn,
             schema=schema,
-            min_size=min_size,
             max_size=max_size,
             prepare=prepare,
             timeout=timeout,
         )
-        await pool.open(lambda connection: verify_async(connection, schema))
+        try:
+            await pool.open(lambda connection: verify_async(connection, schema))
+        except BaseException:
+            await pool.close()
+            raise
         return cls(pool)
 
     @property
@@ -97,7 +99,8 @@ class PostgresEventStore:
         return DirectSession(dsn or pool.dsn, pool.schema, prepare=pool.prepare, timeout=timeout)
 
     def pool_stats(self) -> dict[str, int]:
-        """Counters of the connection pool, as psycopg's pool names them."""
+        """How many connections there are (``pool_size``), are free (``pool_available``), and how
+        many calls wait for one (``requests_waiting``)."""
         return self._pool.stats()
 
     async def __aenter__(self) -> Self:
