@@ -51,6 +51,7 @@ COMMENT ON FUNCTION flow_token_key(text) IS 'Advisory lock key of a hook token.'
 CREATE FUNCTION flow_lock_runs(p_run_ids text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(flow_retention_key());
@@ -111,6 +112,7 @@ COMMENT ON FUNCTION flow_lock_tokens(text[])
 CREATE FUNCTION flow_try_lock_runs(p_run_ids text[]) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     v_locked text[];
@@ -448,9 +450,9 @@ COMMENT ON FUNCTION flow_json_with(json, text, text)
 --   flow_time_after(time, us)       time plus whole microseconds, exact (an interval multiplied by
 --                                   a large float would round)
 --   flow_deadline(text)             RFC 3339 text to timestamptz, rounded UP to microseconds, so
---                                   that a wait is never early; SQLSTATE 22007 when it is not RFC
---   3339
--- Arguments: as named. Locks: none. Callers: internal.
+--                                   that a wait is never early
+-- Arguments: as named. Locks: none. SQLSTATEs: 22007 when a text is not RFC 3339.
+-- Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed there.
 CREATE FUNCTION flow_time_text(p_time timestamptz) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE
@@ -699,6 +701,7 @@ CREATE TABLE flow_runs (
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
     ended_at timestamptz,
+    dead_letter_id bigint,
     CONSTRAINT flow_runs_pkey PRIMARY KEY (run_id),
     CONSTRAINT flow_runs_status_check CHECK (status IN (
         'pending', 'running', 'suspended', 'cancelling',
@@ -715,11 +718,16 @@ CREATE TABLE flow_runs (
 
 -- The list page, newest first, whole or by one filter. Nothing an ordinary append changes is
 -- indexed, so a step stays a heap-only update.
-CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id);
+-- POSIX is C by another name: the same order, but an index that a filtered page cannot be tempted
+-- to walk when the statistics are out of date.
+CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id COLLATE "POSIX");
 CREATE INDEX flow_runs_status_idx ON flow_runs (status, created_at DESC, run_id);
 CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC, run_id);
 CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id)
     WHERE blocked_reason IS NOT NULL;
+-- Which builds still have open runs.
+CREATE INDEX flow_runs_build_idx ON flow_runs (runtime_build, created_at)
+    WHERE runtime_build IS NOT NULL AND ended_at IS NULL;
 
 COMMENT ON TABLE flow_runs
     IS 'One row a run: head of the stream, fence, and what the list page shows.';
@@ -739,6 +747,8 @@ COMMENT ON COLUMN flow_runs.blocked_reason
 COMMENT ON COLUMN flow_runs.created_at IS 'Time of the first event.';
 COMMENT ON COLUMN flow_runs.updated_at IS 'Time of the last event.';
 COMMENT ON COLUMN flow_runs.ended_at IS 'Time of the terminal event; null while the run is open.';
+COMMENT ON COLUMN flow_runs.dead_letter_id
+    IS 'Dead letter of its drive task: until that is redriven, nothing wakes the run.';
 
 -- sql/tables/flow_active_hooks.sql
 -- flow_active_hooks: the hooks that can still be resumed; a row goes when its hook is resolved, or
@@ -809,12 +819,12 @@ COMMENT ON COLUMN scheduled_wakeups.dispatched_at
 
 -- sql/tables/flow_tasks.sql
 -- flow_tasks: the queue. At most one open drive task a run; it is deleted when its holder releases
--- the run and nothing woke it meanwhile. Rows are narrow: payloads live in flow_events.
--- Whoever touches a run's task holds the run lock, or never waits (claim, heartbeat).
+-- the run and nothing woke it meanwhile. Other kinds carry out one verb of a client later.
+-- Whoever touches a run's drive task holds the run lock, or never waits (claim, heartbeat).
 CREATE TABLE flow_tasks (
     task_id bigint GENERATED ALWAYS AS IDENTITY,
     queue text COLLATE "C" NOT NULL,
-    run_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C",
     kind text COLLATE "C" NOT NULL DEFAULT 'drive_run',
     payload json,
     priority smallint NOT NULL DEFAULT 0,
@@ -825,7 +835,26 @@ CREATE TABLE flow_tasks (
     epoch bigint,
     wakes bigint NOT NULL DEFAULT 1,
     enqueued_at timestamptz NOT NULL,
+    crashes integer NOT NULL DEFAULT 0,
+    runtime_build text COLLATE "C" NOT NULL DEFAULT '',
+    workflow_name text COLLATE "C",
+    concurrency_key text COLLATE "C",
+    dedupe_key text COLLATE "C",
+    dedupe_until timestamptz,
+    max_attempts integer,
+    max_stalled integer,
+    retry_delay interval,
+    timeout interval,
+    keep boolean NOT NULL DEFAULT false,
+    last_error text COLLATE "C",
     CONSTRAINT flow_tasks_pkey PRIMARY KEY (task_id),
+    CONSTRAINT flow_tasks_kind_check CHECK (kind IN (
+        'drive_run', 'resume_wait', 'resume_hook', 'resume_hook_by_token', 'dispose_hook',
+        'dispose_hook_by_token', 'resume_scheduled_run', 'resume_due_waits',
+        'resume_due_retries')),
+    CONSTRAINT flow_tasks_run_check CHECK ((run_id IS NULL) = (kind IN (
+        'resume_hook_by_token', 'dispose_hook_by_token', 'resume_due_waits',
+        'resume_due_retries'))),
     CONSTRAINT flow_tasks_lease_check
         CHECK ((lease_owner IS NULL) = (lease_expires_at IS NULL))
 ) WITH (
@@ -833,35 +862,59 @@ CREATE TABLE flow_tasks (
     fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 2000,
-    autovacuum_vacuum_cost_delay = 0
+    autovacuum_vacuum_cost_delay = 0,
+    -- payloads of any length move out of the way of the claim
+    toast_tuple_target = 256
 );
 
 CREATE UNIQUE INDEX flow_tasks_drive_idx ON flow_tasks (run_id) WHERE kind = 'drive_run';
--- What can be claimed, in the order of claiming; leased tasks are not in the way.
-CREATE INDEX flow_tasks_ready_idx ON flow_tasks (queue, priority, available_at, task_id)
+CREATE UNIQUE INDEX flow_tasks_dedupe_idx ON flow_tasks (dedupe_key) WHERE dedupe_key IS NOT NULL;
+-- What can be claimed, lane by lane, in the order of claiming; leased tasks are not in the way.
+CREATE INDEX flow_tasks_ready_idx
+    ON flow_tasks (queue, priority, runtime_build, available_at, task_id)
     WHERE lease_owner IS NULL;
--- Leases, to find the expired ones.
+-- Leases: to find the expired ones, and to count the live ones.
 CREATE INDEX flow_tasks_leased_idx ON flow_tasks (queue, lease_expires_at, task_id)
     WHERE lease_owner IS NOT NULL;
 
 COMMENT ON TABLE flow_tasks IS 'The queue of work for workers.';
 COMMENT ON COLUMN flow_tasks.task_id IS 'Identity; ties in the order of claiming are broken by it.';
 COMMENT ON COLUMN flow_tasks.queue IS 'Queue name.';
-COMMENT ON COLUMN flow_tasks.run_id IS 'Run the task belongs to.';
-COMMENT ON COLUMN flow_tasks.kind IS 'drive_run: replay the run and carry out what it decides.';
-COMMENT ON COLUMN flow_tasks.payload IS 'Argument of kinds that need one.';
+COMMENT ON COLUMN flow_tasks.run_id
+    IS 'Run the task belongs to; null for kinds that address a token or all runs.';
+COMMENT ON COLUMN flow_tasks.kind
+    IS 'drive_run: replay the run and carry out what it decides; others: a client verb, later.';
+COMMENT ON COLUMN flow_tasks.payload
+    IS 'Argument of kinds that need one. That of a kind by token holds the token.';
 COMMENT ON COLUMN flow_tasks.priority IS 'Smaller numbers are claimed first.';
 COMMENT ON COLUMN flow_tasks.available_at IS 'Not claimed before this time.';
-COMMENT ON COLUMN flow_tasks.attempts
-    IS 'Claims since the task was last given back in good order; counts lost workers.';
+COMMENT ON COLUMN flow_tasks.attempts IS 'Claims, without those that were given back unused.';
 COMMENT ON COLUMN flow_tasks.lease_owner IS 'Who holds the lease; null when nobody does.';
 COMMENT ON COLUMN flow_tasks.lease_expires_at
     IS 'When the lease ends unless a heartbeat extends it.';
 COMMENT ON COLUMN flow_tasks.epoch
-    IS 'Fence of the lease, equal to flow_runs.lease_epoch while it is valid.';
+    IS 'Fence of the lease, grows with each; for drive_run equal to flow_runs.lease_epoch.';
 COMMENT ON COLUMN flow_tasks.wakes
-    IS 'Counts the reasons to look at the run; a release with an older count is refused.';
+    IS 'Counts the reasons to look; a release or completion that has seen fewer keeps the task.';
 COMMENT ON COLUMN flow_tasks.enqueued_at IS 'When the task was made.';
+COMMENT ON COLUMN flow_tasks.crashes IS 'Leases that expired: workers that were lost with it.';
+COMMENT ON COLUMN flow_tasks.runtime_build
+    IS 'Build that a worker must list to claim the task; empty when any will do.';
+COMMENT ON COLUMN flow_tasks.workflow_name IS 'Workflow of the run, for claims by workflow.';
+COMMENT ON COLUMN flow_tasks.concurrency_key
+    IS 'Tasks of one key in one queue share its limit of leases.';
+COMMENT ON COLUMN flow_tasks.dedupe_key
+    IS 'Kind and SHA-256 of what is addressed; a second task of the key is not made.';
+COMMENT ON COLUMN flow_tasks.dedupe_until
+    IS 'From then on the key no longer keeps a second task away; null: as long as this one is open.';
+COMMENT ON COLUMN flow_tasks.max_attempts IS 'Failures after which it is a dead letter; null for 1.';
+COMMENT ON COLUMN flow_tasks.max_stalled
+    IS 'Crashes after which it is a dead letter; null for what the claim says.';
+COMMENT ON COLUMN flow_tasks.retry_delay
+    IS 'Delay after the first failure, doubled after each further one; null for none.';
+COMMENT ON COLUMN flow_tasks.timeout IS 'How long one attempt may take; null for no limit.';
+COMMENT ON COLUMN flow_tasks.keep IS 'Whether a line about it is kept in flow_finished_tasks.';
+COMMENT ON COLUMN flow_tasks.last_error IS 'What the last failed attempt said.';
 
 -- sql/types/flow_event_fact.sql
 -- flow_event_fact: what the projection needs to know of one stored event.
@@ -1034,6 +1087,7 @@ COMMENT ON FUNCTION flow_refuse_spec(text, json)
 CREATE FUNCTION flow_refuse_projection(p_change flow_run_change) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     v_head bigint;
@@ -1101,7 +1155,8 @@ COMMENT ON FUNCTION flow_raise_token_conflict(text, text, text, text) IS 'Raises
 CREATE FUNCTION flow_project_hooks(p_events flow_event_fact[], p_flags integer) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_runs text[];
@@ -1192,7 +1247,8 @@ CREATE FUNCTION flow_project_wakeups(
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 BEGIN
     IF p_flags & 48 <> 0 THEN
@@ -1256,7 +1312,8 @@ COMMENT ON FUNCTION flow_project_wakeups(flow_event_fact[], integer, text[])
 CREATE FUNCTION flow_project_runs(p_changes flow_run_change[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_change flow_run_change;
@@ -1773,7 +1830,8 @@ COMMENT ON FUNCTION flow_append_run_id(json, boolean)
 CREATE FUNCTION flow_append_check(p_elements flow_append_element[]) RETURNS flow_append_verdict[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_verdicts flow_append_verdict[];
@@ -1882,7 +1940,8 @@ CREATE FUNCTION flow_append_check_claims(
 ) RETURNS flow_append_verdict[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_element flow_append_element;
@@ -2035,7 +2094,8 @@ CREATE FUNCTION flow_release(p_run_ids text[], p_epochs bigint[], p_wakes bigint
 RETURNS TABLE (run_id text, released boolean, wakes bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2085,7 +2145,8 @@ COMMENT ON FUNCTION flow_release(text[], bigint[], bigint[])
 CREATE FUNCTION flow_enqueue_drives(p_run_ids text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_now timestamptz := flow_now();
@@ -2319,6 +2380,7 @@ CREATE FUNCTION flow_open_run(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -2453,7 +2515,8 @@ CREATE FUNCTION flow_start_runs(p_requests flow_start_request[])
 RETURNS TABLE (ordinal integer, run_id text, outcome text, head_sequence bigint, detail json)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2656,6 +2719,7 @@ CREATE FUNCTION flow_resume_wait(p_run_id text, p_wait_id text)
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2708,6 +2772,7 @@ CREATE FUNCTION flow_settle_hook(p_run_id text, p_hook_id text, p_payload json, 
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2773,7 +2838,7 @@ $$;
 CREATE FUNCTION flow_owner_of(p_token text, OUT run_id text, OUT hook_id text)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -2917,6 +2982,7 @@ CREATE FUNCTION flow_request_cancellation(p_run_id text, p_reason text DEFAULT N
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3068,6 +3134,7 @@ CREATE FUNCTION flow_record_once(
 ) RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3258,8 +3325,8 @@ CREATE FUNCTION flow_settle_due(
 ) RETURNS TABLE (run_id text, subject_id text, due_at timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3380,7 +3447,8 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3423,7 +3491,7 @@ CREATE FUNCTION flow_history(
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -3443,6 +3511,7 @@ $$;
 CREATE FUNCTION flow_check_exists(p_run_id text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
     PERFORM FROM flow_runs AS r WHERE r.run_id = p_run_id AND r.head_sequence > 0;
@@ -3461,8 +3530,8 @@ COMMENT ON FUNCTION flow_check_exists(text) IS 'Raises WF001 unless the run exis
 -- flow_list_runs: a page of runs, newest first.
 -- Arguments: filters that are null do not filter: p_status, p_workflow_name, p_queue, p_blocked;
 --   p_after_created_at and p_after_run_id, the last row of the page before; p_limit, 1 to 1000.
--- The text of the statement holds only the filters that are given, so each has the plan that fits
---   it: by status, by workflow, by blocked, or by time with the rest as a filter.
+-- The text of the statement holds only the filters that are given, and names the order of the index
+--   that it shall use: by status, by workflow, by blocked, or by time with the rest as a filter.
 -- Order: created_at descending, then run_id. Locks: none. SQLSTATEs: WF010.
 -- Callers: client, worker, reader.
 CREATE FUNCTION flow_list_runs(
@@ -3477,6 +3546,7 @@ CREATE FUNCTION flow_list_runs(
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_incremental_sort = off
 AS $$
 BEGIN
     PERFORM flow_check_limit(p_limit);
@@ -3497,7 +3567,10 @@ BEGIN
                        WHEN false THEN ' AND r.blocked_reason IS NULL' END,
         CASE WHEN p_after_created_at IS NOT NULL THEN ' AND r.created_at <= $4
             AND (r.created_at < $4 OR r.run_id > $5)' END,
-        ' ORDER BY r.created_at DESC, r.run_id LIMIT $6')
+        ' ORDER BY r.created_at DESC, r.run_id',
+        CASE WHEN p_status IS NULL AND p_workflow_name IS NULL AND p_blocked IS NOT true
+             THEN ' COLLATE "POSIX"' END,
+        ' LIMIT $6')
     USING p_status, p_workflow_name, p_queue, p_after_created_at, coalesce(p_after_run_id, ''),
           p_limit;
 END
@@ -3546,7 +3619,7 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -3710,7 +3783,7 @@ COMMENT ON FUNCTION flow_list_active_hooks(text, text, text, integer)
 CREATE FUNCTION flow_find_hook(p_token text) RETURNS TABLE (run_id text, hook_id text)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -3735,7 +3808,8 @@ CREATE FUNCTION flow_due_wakeups(
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -3764,7 +3838,8 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -3891,8 +3966,8 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3954,6 +4029,7 @@ CREATE FUNCTION flow_acquire_run(p_run_id text, p_owner text, p_lease interval)
 RETURNS TABLE (epoch bigint, wakes bigint, head_sequence bigint, db_now timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4004,7 +4080,8 @@ CREATE FUNCTION flow_heartbeat(p_leases json, p_lease interval)
 RETURNS TABLE (run_id text, held boolean, wakes bigint, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4088,6 +4165,7 @@ CREATE FUNCTION flow_give_back(
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
@@ -4154,8 +4232,8 @@ CREATE FUNCTION flow_enqueue_due(
 ) RETURNS TABLE (run_id text, kind text, subject_id text, due_at timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET enable_bitmapscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -4226,6 +4304,7 @@ CREATE FUNCTION flow_import_history(
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     v_shielded boolean := flow_json_is_hard(p_events::text);

@@ -13,6 +13,7 @@ CREATE TABLE flow_runs (
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
     ended_at timestamptz,
+    dead_letter_id bigint,
     CONSTRAINT flow_runs_pkey PRIMARY KEY (run_id),
     CONSTRAINT flow_runs_status_check CHECK (status IN (
         'pending', 'running', 'suspended', 'cancelling',
@@ -29,11 +30,16 @@ CREATE TABLE flow_runs (
 
 -- The list page, newest first, whole or by one filter. Nothing an ordinary append changes is
 -- indexed, so a step stays a heap-only update.
-CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id);
+-- POSIX is C by another name: the same order, but an index that a filtered page cannot be tempted
+-- to walk when the statistics are out of date.
+CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id COLLATE "POSIX");
 CREATE INDEX flow_runs_status_idx ON flow_runs (status, created_at DESC, run_id);
 CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC, run_id);
 CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id)
     WHERE blocked_reason IS NOT NULL;
+-- Which builds still have open runs.
+CREATE INDEX flow_runs_build_idx ON flow_runs (runtime_build, created_at)
+    WHERE runtime_build IS NOT NULL AND ended_at IS NULL;
 
 COMMENT ON TABLE flow_runs
     IS 'One row a run: head of the stream, fence, and what the list page shows.';
@@ -53,3 +59,5 @@ COMMENT ON COLUMN flow_runs.blocked_reason
 COMMENT ON COLUMN flow_runs.created_at IS 'Time of the first event.';
 COMMENT ON COLUMN flow_runs.updated_at IS 'Time of the last event.';
 COMMENT ON COLUMN flow_runs.ended_at IS 'Time of the terminal event; null while the run is open.';
+COMMENT ON COLUMN flow_runs.dead_letter_id
+    IS 'Dead letter of its drive task: until that is redriven, nothing wakes the run.';

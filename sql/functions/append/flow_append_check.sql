@@ -7,7 +7,8 @@
 CREATE FUNCTION flow_append_check(p_elements flow_append_element[]) RETURNS flow_append_verdict[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_verdicts flow_append_verdict[];

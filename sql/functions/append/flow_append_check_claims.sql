@@ -11,7 +11,8 @@ CREATE FUNCTION flow_append_check_claims(
 ) RETURNS flow_append_verdict[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_element flow_append_element;

@@ -11,6 +11,7 @@ CREATE FUNCTION flow_import_history(
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     v_shielded boolean := flow_json_is_hard(p_events::text);

@@ -7,6 +7,7 @@ CREATE FUNCTION flow_open_run(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -9,6 +9,7 @@ CREATE FUNCTION flow_resume_wait(p_run_id text, p_wait_id text)
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE

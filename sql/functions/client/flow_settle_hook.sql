@@ -8,6 +8,7 @@ CREATE FUNCTION flow_settle_hook(p_run_id text, p_hook_id text, p_payload json, 
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -73,7 +74,7 @@ $$;
 CREATE FUNCTION flow_owner_of(p_token text, OUT run_id text, OUT hook_id text)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 BEGIN

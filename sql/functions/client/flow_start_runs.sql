@@ -9,7 +9,8 @@ CREATE FUNCTION flow_start_runs(p_requests flow_start_request[])
 RETURNS TABLE (ordinal integer, run_id text, outcome text, head_sequence bigint, detail json)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -7,6 +7,7 @@
 CREATE FUNCTION flow_lock_runs(p_run_ids text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(flow_retention_key());

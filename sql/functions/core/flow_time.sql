@@ -3,9 +3,9 @@
 --   flow_time_after(time, us)       time plus whole microseconds, exact (an interval multiplied by
 --                                   a large float would round)
 --   flow_deadline(text)             RFC 3339 text to timestamptz, rounded UP to microseconds, so
---                                   that a wait is never early; SQLSTATE 22007 when it is not RFC
---   3339
--- Arguments: as named. Locks: none. Callers: internal.
+--                                   that a wait is never early
+-- Arguments: as named. Locks: none. SQLSTATEs: 22007 when a text is not RFC 3339.
+-- Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed there.
 CREATE FUNCTION flow_time_text(p_time timestamptz) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE

@@ -5,6 +5,7 @@
 CREATE FUNCTION flow_try_lock_runs(p_run_ids text[]) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     v_locked text[];

@@ -4,7 +4,7 @@
 CREATE FUNCTION flow_find_hook(p_token text) RETURNS TABLE (run_id text, hook_id text)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -11,7 +11,7 @@ CREATE FUNCTION flow_history(
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -31,6 +31,7 @@ $$;
 CREATE FUNCTION flow_check_exists(p_run_id text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
     PERFORM FROM flow_runs AS r WHERE r.run_id = p_run_id AND r.head_sequence > 0;

@@ -1,8 +1,8 @@
 -- flow_list_runs: a page of runs, newest first.
 -- Arguments: filters that are null do not filter: p_status, p_workflow_name, p_queue, p_blocked;
 --   p_after_created_at and p_after_run_id, the last row of the page before; p_limit, 1 to 1000.
--- The text of the statement holds only the filters that are given, so each has the plan that fits
---   it: by status, by workflow, by blocked, or by time with the rest as a filter.
+-- The text of the statement holds only the filters that are given, and names the order of the index
+--   that it shall use: by status, by workflow, by blocked, or by time with the rest as a filter.
 -- Order: created_at descending, then run_id. Locks: none. SQLSTATEs: WF010.
 -- Callers: client, worker, reader.
 CREATE FUNCTION flow_list_runs(
@@ -17,6 +17,7 @@ CREATE FUNCTION flow_list_runs(
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_incremental_sort = off
 AS $$
 BEGIN
     PERFORM flow_check_limit(p_limit);
@@ -37,7 +38,10 @@ BEGIN
                        WHEN false THEN ' AND r.blocked_reason IS NULL' END,
         CASE WHEN p_after_created_at IS NOT NULL THEN ' AND r.created_at <= $4
             AND (r.created_at < $4 OR r.run_id > $5)' END,
-        ' ORDER BY r.created_at DESC, r.run_id LIMIT $6')
+        ' ORDER BY r.created_at DESC, r.run_id',
+        CASE WHEN p_status IS NULL AND p_workflow_name IS NULL AND p_blocked IS NOT true
+             THEN ' COLLATE "POSIX"' END,
+        ' LIMIT $6')
     USING p_status, p_workflow_name, p_queue, p_after_created_at, coalesce(p_after_run_id, ''),
           p_limit;
 END

@@ -10,7 +10,7 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN

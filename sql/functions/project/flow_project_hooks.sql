@@ -8,7 +8,8 @@
 CREATE FUNCTION flow_project_hooks(p_events flow_event_fact[], p_flags integer) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_runs text[];

@@ -5,6 +5,7 @@
 CREATE FUNCTION flow_refuse_projection(p_change flow_run_change) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     v_head bigint;

@@ -8,6 +8,7 @@ CREATE FUNCTION flow_acquire_run(p_run_id text, p_owner text, p_lease interval)
 RETURNS TABLE (epoch bigint, wakes bigint, head_sequence bigint, db_now timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -6,7 +6,8 @@
 CREATE FUNCTION flow_enqueue_drives(p_run_ids text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_now timestamptz := flow_now();

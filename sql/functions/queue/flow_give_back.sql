@@ -9,6 +9,7 @@ CREATE FUNCTION flow_give_back(
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
     PERFORM flow_lock_runs(ARRAY[p_run_id]);

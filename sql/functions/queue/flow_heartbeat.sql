@@ -8,7 +8,8 @@ CREATE FUNCTION flow_heartbeat(p_leases json, p_lease interval)
 RETURNS TABLE (run_id text, held boolean, wakes bigint, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -11,7 +11,8 @@ CREATE FUNCTION flow_release(p_run_ids text[], p_epochs bigint[], p_wakes bigint
 RETURNS TABLE (run_id text, released boolean, wakes bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
