@@ -39,8 +39,10 @@ _MAX_MEMBERS = 4096
 
 _SUSPENDED = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
-# What stands between a coroutine and the one it waits for, and what holds a ``with`` block open.
-_LINKS = (
+# What stands between a coroutine and others: loops over them, open ``with`` blocks, awaiting.
+_LINKS: tuple[type, ...] = (
+    *(type(iter(it)) for it in ((), [], {}, {}.values(), {}.items(), set())),  # type: ignore[var-annotated]
+    *(enumerate, filter, map, reversed, zip),
     types.MethodType,
     contextlib._GeneratorContextManagerBase,
     contextlib.ExitStack,

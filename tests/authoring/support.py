@@ -10,6 +10,8 @@ from flowpg.authoring.workflows import Workflow
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model.events import HOOK_CREATED, FlowEventEnvelope
 from flowpg.model.snapshot import WorkflowRunSnapshot
+from flowpg.replay.projection import project
+from flowpg.replay.runtime import WorkflowInvocation
 from flowpg.store.memory import InMemoryEventStore
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -161,3 +163,11 @@ def cancel(reason: str | None = None) -> Act:
         await on.engine.request_cancellation(on.run_id, reason)
 
     return act
+
+
+def replay(app: FlowApp, history: list[FlowEventEnvelope]) -> Any:
+    """What the app decides at the end of a history."""
+    snapshot = project(RUN_ID, history)
+    return app.run_workflow(
+        WorkflowInvocation(RUN_ID, snapshot.spec, snapshot.input, snapshot, history)
+    )

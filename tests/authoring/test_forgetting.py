@@ -114,7 +114,16 @@ async def never_awaited(ran: list[str]) -> None:
         await item
 
 
-@pytest.mark.parametrize("case", [nested, managers, generators, never_awaited])
+async def looped_over(ran: list[str]) -> None:
+    async def later() -> None:
+        ran.append("later")
+
+    for first, second in zip((later(), later()), [parked(), later()], strict=True):
+        await second
+        await first
+
+
+@pytest.mark.parametrize("case", [nested, managers, generators, never_awaited, looped_over])
 def test_nothing_runs_when_a_coroutine_is_dropped(case: Case, recwarn: Any) -> None:
     ran: list[str] = []
     coroutine = case(ran)
