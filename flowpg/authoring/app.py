@@ -120,7 +120,7 @@ class FlowApp:
     def workflow(self, target: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
     def workflow(
-        self, /, *, name: str | None = None, version: str = "1", queue: str = "default"
+        self, /, *, name: str | None = None, version: str = "1", queue: str | None = None
     ) -> WorkflowDecorator: ...
     def workflow(
         self,
@@ -129,16 +129,17 @@ class FlowApp:
         *,
         name: str | None = None,
         version: str = "1",
-        queue: str = "default",
+        queue: str | None = None,
     ) -> Any:
         """Declare a workflow: an ``async def``, or a class with ``async def run``, of which each
         run has an instance of its own. A class stays what it is; ``of`` gives its workflow.
 
         It is replayed, so it does no I/O and asks neither clock nor chance, except through this
         package; all else is asyncio as ever. ``name`` (default: the function's) is what runs are
-        found by; ``queue`` is where ``request`` puts new runs.
+        found by; ``queue`` is where new runs go, if not to the engine's own.
         """
-        check_queue(queue)
+        if queue is not None:
+            check_queue(queue)
 
         def declare(target: Any) -> Any:
             if not inspect.isclass(target) and not inspect.isfunction(target):
@@ -217,7 +218,8 @@ class FlowApp:
 
     def _executor(self) -> ThreadPoolExecutor:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._step_threads, f"flowpg-{self.name}-step")
+            # By the beginning of its name whoever ends the process knows a step's thread.
+            self._threads = ThreadPoolExecutor(self._step_threads, f"flowpg-step-{self.name}")
         return self._threads
 
     def __repr__(self) -> str:

@@ -31,6 +31,20 @@ class RunMethod(Protocol[P, R_co]):
         ...
 
 
+class Starter(Protocol):
+    """What starts runs: a FlowEngine."""
+
+    async def start(self, spec: WorkflowSpec, input: Any = ..., *, queue: str | None = ...) -> str:
+        """Start a run under a generated id and return that."""
+        ...
+
+    async def start_with_id(
+        self, run_id: str, spec: WorkflowSpec, input: Any = ..., *, queue: str | None = ...
+    ) -> str:
+        """Start a run under this id, or find the one started before; returns the id."""
+        ...
+
+
 class WorkflowDefinition:
     """A workflow as the engine's side knows it: how to call it, and the codec of its values."""
 
@@ -66,7 +80,7 @@ class Workflow(Generic[P, R]):
     """A registered workflow. Calling it calls the plain function: in a test, or as a part of
     another workflow."""
 
-    def __init__(self, target: Any, definition: WorkflowDefinition, queue: str) -> None:
+    def __init__(self, target: Any, definition: WorkflowDefinition, queue: str | None) -> None:
         self.definition = definition
         self.queue = queue
         functools.update_wrapper(self, target, updated=())
@@ -89,9 +103,21 @@ class Workflow(Generic[P, R]):
         """The run input that these arguments make. TypeError, SerializationError."""
         return self.definition.codec.encode_arguments(args, kwargs)
 
+    async def start(self, engine: Starter, /, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Start a run with these arguments and return its id; raises as ``engine.start``."""
+        return await engine.start(self.spec, self.input(*args, **kwargs), queue=self.queue)
+
+    async def start_with_id(
+        self, engine: Starter, run_id: str, /, *args: P.args, **kwargs: P.kwargs
+    ) -> str:
+        """Start a run under your own id, or find it; raises as ``engine.start_with_id``."""
+        given = self.input(*args, **kwargs)
+        return await engine.start_with_id(run_id, self.spec, given, queue=self.queue)
+
     def request(self, *args: P.args, **kwargs: P.kwargs) -> StartRequest:
         """A run to start with these arguments: for ``start_many``."""
-        return StartRequest(self.spec, self.input(*args, **kwargs), None, self.queue)
+        given = self.input(*args, **kwargs)
+        return StartRequest(self.spec, given, None, self.queue or "default")
 
     def result(self, snapshot: WorkflowRunSnapshot) -> R:
         """What the workflow returned in this run.

@@ -285,7 +285,7 @@ async def test_a_plain_function_runs_in_a_thread() -> None:
             ]
 
     played = await both(build)
-    assert played.result == [f"flowpg-test-step {n}" for n in range(1, 7)]
+    assert played.result == [f"flowpg-step-test {n}" for n in range(1, 7)]
 
 
 async def test_outside_a_workflow_a_step_is_the_plain_function() -> None:

@@ -12,9 +12,11 @@ import pytest
 
 from flowpg.authoring import FlowApp, Retry, hook, now, progress, random, uuid4
 from flowpg.errors import FlowError
+from flowpg.fleet.worker import FlowWorker
 from flowpg.model.snapshot import RunStatus
 from tests.authoring.shapes import Line
 from tests.engine.support import EngineStore, Mortal
+from tests.waiting import until_async
 
 Ran = Counter[tuple[str, str]]
 
@@ -169,6 +171,37 @@ async def test_two_processes_that_want_one_run_lose_nothing(engine_store: Engine
         result = order.result(await engines[0].drive(run_id))
         assert (result["approved"], result["document"]) == (True, b"R-6.30")
     assert Counter(kind for kind, _ in ran.elements())["reserve"] == 15
+
+
+async def test_a_worker_drives_many_runs(postgres_only: EngineStore) -> None:
+    ran: Ran = Counter()
+    app = FlowApp("many")
+
+    @app.step
+    def work(x: int) -> int:
+        ran["work", str(x)] += 1
+        return x + 1
+
+    @app.workflow
+    async def main(x: int) -> int:
+        first, second = await asyncio.gather(work.run(x), work.run(x + 100))
+        await asyncio.sleep(0.01)
+        return first + second
+
+    engine = await postgres_only.engine(app)
+    results = await engine.start_many([main.request(number) for number in range(30)])
+    worker = FlowWorker(engine, concurrency=10)
+    working = asyncio.create_task(worker.run())
+
+    async def all_ended() -> bool:
+        return (await engine.run_summary()).completed == len(results)
+
+    await until_async(all_ended, "all runs complete")
+    worker.stop()
+    await working
+    for number, found in enumerate(results):
+        assert main.result(await engine.snapshot(found.run_id)) == 2 * number + 102
+    assert set(ran.values()) == {1}
 
 
 async def test_cancellation_on_both_stores(engine_store: EngineStore) -> None:

@@ -94,6 +94,23 @@ async def test_arguments_and_result_travel_by_their_annotations() -> None:
     assert played.snapshot.input["rest"] == ["0.5"]
 
 
+async def test_a_run_is_started_with_the_arguments_of_its_workflow() -> None:
+    app = FlowApp("starting")
+
+    @app.workflow(queue="slow")
+    async def main(x: int, *, factor: int = 2) -> int:
+        return x * factor
+
+    engine = FlowEngine.in_memory(app)
+    run_id = await main.start(engine, 3)
+    assert main.result(await engine.snapshot(run_id)) == 6
+    assert (await engine.run_info(run_id)).queue == "slow"
+    for _ in range(2):
+        assert await main.start_with_id(engine, "mine", 3, factor=5) == "mine"
+    assert main.result(await engine.snapshot("mine")) == 15
+    await engine.close()
+
+
 async def test_a_client_that_knows_only_json_can_start_it() -> None:
     def build(app: FlowApp) -> None:
         @app.workflow

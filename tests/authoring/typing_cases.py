@@ -9,6 +9,7 @@ from typing import Any, assert_type
 
 from flowpg.authoring import FlowApp, Hook, Retry, Workflow, hook
 from flowpg.authoring.steps import SyncStep
+from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model.snapshot import WorkflowRunSnapshot
 
 app = FlowApp("typing")
@@ -100,6 +101,14 @@ def calls() -> None:
     del one, two, three
     assert_type(Subscription().paid, int)
     assert_type(checkout.input("x", cents=5), dict[str, Any])
+
+
+async def starting(engine: FlowEngine) -> None:
+    """What starts runs."""
+    assert_type(await checkout.start(engine, "x", cents=5), str)
+    assert_type(await subscription.start_with_id(engine, "mine", "x", 5), str)
+    await checkout.start(engine, 5)  # type: ignore[arg-type]
+    await checkout.start_with_id(engine, "mine")  # type: ignore[call-arg]
 
 
 def misuse() -> None:
