@@ -24,8 +24,8 @@ from flowpg.store.postgres import PostgresEventStore
 logger = logging.getLogger("flowpg.fleet.worker")
 
 _BUSY_PAUSE = 0.05
-_LAST_CLAIM = 2.0
-"""Seconds a stopping worker waits for the answer to a claim: its leases are to be given back."""
+_LAST_CALL = 2.0
+"""Seconds a stopping worker waits for the answer to its last claim, and for giving that back."""
 
 
 class FlowWorker:
@@ -62,6 +62,7 @@ class FlowWorker:
         self._pace = Pace(_BUSY_PAUSE, poll.total_seconds())
         self._active: dict[asyncio.Task[None], str] = {}
         self._abandoned: set[asyncio.Task[int]] = set()
+        self._returning: set[asyncio.Task[None]] = set()
         self._beats: HeartbeatThread | None = None
         self._last_claim = monotonic()
         self._stopping = False
@@ -168,7 +169,7 @@ class FlowWorker:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if self._stopping and not claim.done():
-                await asyncio.wait({claim}, timeout=_LAST_CLAIM)
+                await asyncio.wait({claim}, timeout=_LAST_CALL)
         finally:
             stopped.cancel()
             if not claim.done():
@@ -226,10 +227,12 @@ class FlowWorker:
 
     async def _drive(self, lease: RunLease, loaded: LoadedRun | None) -> None:
         run_id = lease.run_id
+        if self._stopping:  # claimed while the worker was told to stop
+            giving = asyncio.ensure_future(self._give_back(lease))
+            self._returning.add(giving)
+            giving.add_done_callback(self._returning.discard)
+            return
         try:
-            if self._stopping:  # claimed while the worker was told to stop
-                await self.engine.store.give_back(lease)
-                return
             await self.engine.drive_claimed(lease, loaded)
         except LeaseLost:
             logger.warning("the lease of run %r was lost; another worker drives it now", run_id)
@@ -240,6 +243,14 @@ class FlowWorker:
             logger.warning("run %r is blocked: %s", run_id, type(error).__name__)
         except Exception as error:  # noqa: BLE001  one run must not end the others
             logger.error("driving run %r failed: %s", run_id, type(error).__name__)
+
+    async def _give_back(self, lease: RunLease) -> None:
+        try:
+            await self.engine.store.give_back(lease)
+        except Exception as error:  # noqa: BLE001  the lease then runs out by itself
+            logger.warning(
+                "the lease of run %r was not given back: %s", lease.run_id, type(error).__name__
+            )
 
     @property
     def _free(self) -> int:
@@ -291,3 +302,5 @@ class FlowWorker:
             if left:
                 logger.info("giving back %d runs that did not finish in time", len(left))
                 await asyncio.wait(left)
+            if self._returning:
+                await asyncio.wait(set(self._returning), timeout=_LAST_CALL)

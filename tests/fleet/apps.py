@@ -1,7 +1,10 @@
 """Applications that the tests of ``flowpg worker`` name."""
 
 import asyncio
+import inspect
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 from flowpg.model.commands import Decision
@@ -19,20 +22,52 @@ class Marked:
         return ctx.complete(ctx.step_output("s"))
 
     def run_step(self, step: StepInvocation) -> Any:
-        """``quick`` returns, ``forever`` never does, ``deaf`` sleeps in its thread."""
+        """``quick`` returns, ``forever`` never does, ``deaf`` sleeps in its thread, ``patient``
+        returns and ``blocking`` lets go of the event loop once a file exists, ``fatal`` ends the
+        process."""
         print("entered", step.step_name, flush=True)
         match step.step_name:
             case "forever":
                 return self._forever()
             case "deaf":
                 time.sleep(600)
+            case "patient":
+                return self._patient()
+            case "blocking":
+                return self._blocking()
+            case "fatal":
+                os._exit(137)
         return step.step_name
+
+    async def _patient(self) -> str:
+        while not gate().exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return "patient"
+
+    async def _blocking(self) -> str:
+        while not gate().exists():
+            time.sleep(0.01)  # noqa: ASYNC251  what this step does wrong is its purpose
+        return "blocking"
 
     async def _forever(self) -> None:
         try:
             await asyncio.Event().wait()
         finally:
             print("cleaned up", flush=True)
+
+
+class InLoop(Marked):
+    """The same steps, called in the event loop."""
+
+    async def run_step(self, step: StepInvocation) -> Any:
+        """As for ``Marked``."""
+        result = super().run_step(step)
+        return await result if inspect.isawaitable(result) else result
+
+
+def gate() -> Path:
+    """The file that lets the steps ``patient`` and ``blocking`` end."""
+    return Path(os.environ["FLOWPG_TEST_GATE"])
 
 
 class NeedsArguments(Marked):

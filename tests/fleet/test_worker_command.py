@@ -1,11 +1,6 @@
 """``flowpg worker`` as a process: signals, exit codes, and what ``--app`` may name."""
 
-import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
@@ -16,45 +11,8 @@ from flowpg.errors import InvalidArgument
 from flowpg.fleet.worker import FlowWorker
 from tests.engine.support import SPEC, EngineStore, short
 from tests.fleet.apps import Marked, Quick
+from tests.fleet.commands import exit_code, line, worker_process
 from tests.waiting import until_async
-
-EXIT_SECONDS = 20
-
-
-@asynccontextmanager
-async def worker_process(
-    dsn: str, *options: str, app: str = "tests.fleet.apps:Marked"
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A worker that is ready; killed at the end if it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "flowpg", "worker", "--app", app, *options),
-        env={**os.environ, "FLOWPG_DSN": dsn},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        await _line(process.stderr, b"worker on queue")
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def _line(stream: asyncio.StreamReader | None, wanted: bytes) -> None:
-    assert stream is not None
-    seen = []
-    async with asyncio.timeout(EXIT_SECONDS):
-        while line := await stream.readline():
-            seen.append(line)
-            if wanted in line:
-                return
-    raise AssertionError(f"no line with {wanted!r} in {seen}")
-
-
-async def _exit_code(process: asyncio.subprocess.Process) -> int:
-    async with asyncio.timeout(EXIT_SECONDS):
-        return await process.wait()
 
 
 async def _finish_elsewhere(store: EngineStore, run_id: str) -> FlowEngine:
@@ -77,7 +35,7 @@ async def test_a_worker_process_drives_runs_and_ends_with_zero_on_sigterm(
 
         await until_async(ended, "the run ends")
         process.send_signal(signal.SIGTERM)
-        assert await _exit_code(process) == 0
+        assert await exit_code(process) == 0
     assert (await client.snapshot(run_id)).output == "quick"
 
 
@@ -88,10 +46,10 @@ async def test_a_step_that_outlasts_the_grace_period_is_given_back(
     client = await postgres_only.engine(None)
     run_id = await client.start(SPEC, "forever")
     async with worker_process(direct_dsn, "--grace", "0.1") as process:
-        await _line(process.stdout, b"entered forever")
+        await line(process.stdout, b"entered forever")
         process.send_signal(number)
-        await _line(process.stdout, b"cleaned up")
-        assert await _exit_code(process) == 0
+        await line(process.stdout, b"cleaned up")
+        assert await exit_code(process) == 0
     engine = await _finish_elsewhere(postgres_only, run_id)
     assert short(await engine.history(run_id)).count("step.started s") == 1
 
@@ -100,10 +58,10 @@ async def test_a_second_signal_does_not_wait(postgres_only: EngineStore, direct_
     client = await postgres_only.engine(None)
     run_id = await client.start(SPEC, "forever")
     async with worker_process(direct_dsn, "--grace", "1000") as process:
-        await _line(process.stdout, b"entered forever")
+        await line(process.stdout, b"entered forever")
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        assert await _exit_code(process) == 0
+        assert await exit_code(process) == 0
     await _finish_elsewhere(postgres_only, run_id)
 
 
@@ -113,9 +71,9 @@ async def test_a_step_in_a_thread_that_does_not_end_keeps_no_process_alive(
     client = await postgres_only.engine(None)
     run_id = await client.start(SPEC, "deaf")
     async with worker_process(direct_dsn, "--grace", "0") as process:
-        await _line(process.stdout, b"entered deaf")
+        await line(process.stdout, b"entered deaf")
         process.send_signal(signal.SIGTERM)
-        assert await _exit_code(process) == 0
+        assert await exit_code(process) == 0
     await _finish_elsewhere(postgres_only, run_id)
 
 
@@ -125,7 +83,7 @@ async def test_the_runs_of_a_killed_worker_go_to_another_when_its_lease_has_run_
     client = await postgres_only.engine(None)
     run_id = await client.start(SPEC, "forever")
     async with worker_process(direct_dsn, "--lease", "30") as process:
-        await _line(process.stdout, b"entered forever")
+        await line(process.stdout, b"entered forever")
         process.kill()
         await process.wait()
     engine = await postgres_only.engine(Quick())
