@@ -34,12 +34,12 @@ def database(pg_server: PostgresServer, shared_database: str) -> str:
     """That database, empty again: there are hundreds of tests, and emptying takes a tenth of the
     time that a copy of the template takes. A test that changes more than rows needs its own."""
     with psycopg.connect(pg_server.dsn_of(shared_database), autocommit=True) as connection:
-        connection.execute(_EMPTY)
+        connection.execute(EMPTY)
     return shared_database
 
 
 # The guard against TRUNCATE is a trigger.
-_EMPTY = """
+EMPTY = """
     BEGIN;
     ALTER TABLE flowpg.flow_events DISABLE TRIGGER USER;
     TRUNCATE flowpg.flow_events, flowpg.flow_runs, flowpg.flow_active_hooks,
