@@ -6,7 +6,7 @@ import json
 import sys
 
 from benchmarks.contestants import contestant
-from benchmarks.harness.contestant import WorkerOptions
+from benchmarks.harness.contestant import AT_READY, WorkerOptions
 from benchmarks.harness.sampler import Sampler
 
 
@@ -14,7 +14,7 @@ def main() -> None:
     """Serve until SIGTERM."""
     options = WorkerOptions(**json.loads(sys.argv[2]))
     if options.profile is not None:
-        Sampler(options.profile)
+        AT_READY.append(Sampler(options.profile).start)
     contestant(sys.argv[1]).serve(options)
 
 

@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,8 +110,14 @@ class Contestant(Protocol):
         ...
 
 
+AT_READY: list[Callable[[], None]] = []
+"""What a worker process does just before it says so."""
+
+
 def say_ready() -> None:
     """Tell the harness that this worker process takes work."""
+    for action in AT_READY:
+        action()
     sys.stdout.write(READY + "\n")
     sys.stdout.flush()
 

@@ -22,13 +22,18 @@ GC = "garbage collection (gc)"
 
 
 class Sampler:
-    """Samples this process until it ends, then writes one line a stack with its microseconds."""
+    """Samples this process from ``start`` until it ends, then writes one line a stack with its
+    microseconds."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._seen: collections.Counter[tuple[str, ...]] = collections.Counter()
         self._collecting = 0.0
         self._collected = 0.0
+        self._began = 0.0
+
+    def start(self) -> None:
+        """Begin."""
         self._began = time.process_time()
         gc.callbacks.append(self._collection)
         signal.signal(signal.SIGPROF, self._sample)
