@@ -15,7 +15,7 @@ import psycopg
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.contestant import Contestant, WorkerOptions, workers
 from benchmarks.harness.result import Result, Sample, rounded
-from benchmarks.harness.stacks import by_function, by_module
+from benchmarks.harness.stacks import by_function, by_module, by_phase
 from benchmarks.harness.throughput import burst
 
 SERVER_SETTINGS = {
@@ -47,12 +47,14 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
             connection.execute("SELECT pg_stat_statements_reset()")
             with workers(contestant, wanted, 1) as running:
                 sample = burst(bench, contestant, dsn, running, "steps", given, chosen.runs)
-            steps = chosen.steps * chosen.runs
+            steps = max(1, chosen.steps) * chosen.runs
             functions = _functions(connection, steps)
             statements = _statements(connection, steps)
-        found: dict[str, Any] = {"functions": functions, "statements": statements}
+        found: dict[str, Any] = {}
+        found["phases"] = by_phase(stacks, steps)
         found["modules"] = by_module(stacks, steps)
         found["worker"] = by_function(stacks, steps)
+        found |= {"functions": functions, "statements": statements}
         _write(chosen.into / "profile.txt", found)
         whole = sample.more["worker_cpu_us"] + (sample.more["server_cpu_us"] or 0)
         return Sample(whole, {**sample.more, "written_to": str(chosen.into)})
@@ -97,6 +99,7 @@ def _statements(connection: psycopg.Connection[Any], steps: int) -> list[tuple[A
 
 def _write(path: Path, found: dict[str, Any]) -> None:
     heads = {
+        "phases": "Worker, us a step by part of the work",
         "modules": "Worker, own time by module, us a step",
         "worker": "Worker, us a step: own, with callees, function",
         "functions": "Server, us a step: own, with callees, calls, function",

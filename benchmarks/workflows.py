@@ -33,7 +33,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
 
     def measure(contestant: Contestant, dsn: str) -> Sample:
         pace = PACE[contestant.name] * (0.7 if chosen.sleep_ms else 1.0)
-        runs = chosen.runs or max(40, int(chosen.seconds * pace / (chosen.steps + 1.5)))
+        runs = chosen.runs or max(40, int(chosen.seconds * pace / (chosen.steps + 3)))
         wanted = WorkerOptions(dsn, in_flight=chosen.in_flight)
         with workers(contestant, wanted, chosen.workers) as running:
             return burst(bench, contestant, dsn, running, "steps", given, runs)

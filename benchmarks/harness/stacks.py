@@ -10,6 +10,28 @@ from pathlib import Path
 from benchmarks.harness.result import rounded
 
 TOP = 45
+
+PHASES = (
+    ("garbage collection", "garbage collection"),
+    ("wire: connection pool, driver, reading rows", "AsyncPool."),
+    ("group commit: making and handing out groups", "GroupCommit."),
+    ("append: checking and writing its text", "PostgresEventStore.append"),
+    ("append: patience around it", "PatientStore."),
+    ("workflow code", "Programs.run_workflow"),
+    ("decision: commands into events", "decide ("),
+    ("turn: around workflow code", "take_turn"),
+    ("folding events before they are stored", "RunTip.fold"),
+    ("folding: times after the commit", "RunTip.committed"),
+    ("outcomes into events", "settle ("),
+    ("steps: launching", "RunDrive._launch"),
+    ("steps: handler and its result", "StepHandlers."),
+    ("loading and projecting histories", "RunDrive._load"),
+    ("claiming", "FlowWorker._claim"),
+    ("drive: the loop around all of this", "RunDrive."),
+    ("engine: around a drive", "EngineCore."),
+    ("event loop", "BaseEventLoop._run_once"),
+)
+"""Parts of a step, and how to tell them: a sample belongs to the first one that is in its stack."""
 _MODULE = re.compile(r".* \((?P<file>[^()]+)\)$")
 
 
@@ -24,6 +46,15 @@ def by_function(path: Path, steps: int) -> list[tuple[float, float, str]]:
     wanted = {name for name, _ in own.most_common(TOP)} | {n for n, _ in within.most_common(TOP)}
     rows = [(rounded(own[name] / steps), rounded(within[name] / steps), name) for name in wanted]
     return sorted(rows, reverse=True)
+
+
+def by_phase(path: Path, steps: int) -> list[tuple[float, str]]:
+    """Microseconds a step of each part of the work, the largest first."""
+    spent: collections.Counter[str] = collections.Counter()
+    for frames, took in _stacks(path):
+        found = (name for name, mark in PHASES if any(mark in frame for frame in frames))
+        spent[next(found, "other")] += took
+    return [(rounded(took / steps), name) for name, took in spent.most_common()]
 
 
 def by_module(path: Path, steps: int) -> list[tuple[float, str]]:
