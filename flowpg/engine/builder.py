@@ -71,6 +71,14 @@ class FlowEngineBuilder:
         self._options = replace(self._options, cancel_grace=grace)
         return self
 
+    def with_parked_runs(self, runs: int) -> FlowEngineBuilder:
+        """How many runs that wait a worker keeps in memory, so that only their news are read when
+        they go on (default 1000; 0: none)."""
+        if runs < 0:
+            raise InvalidArgument("the number of parked runs must not be negative")
+        self._options = replace(self._options, parked_runs=runs)
+        return self
+
     def build(self) -> FlowEngine:
         """The engine."""
         store = self._store

@@ -15,9 +15,15 @@ from time import monotonic
 from typing import TypeVar
 
 from flowpg.engine.tip import RunTip
-from flowpg.errors import RunNotFound, StoreUnavailable
+from flowpg.errors import (
+    FlowError,
+    HookTokenConflict,
+    InvalidTransition,
+    RunNotFound,
+    StoreUnavailable,
+)
 from flowpg.model import jsontext
-from flowpg.model.events import DEADLINE_FIELDS, FlowEventEnvelope, NewEvent
+from flowpg.model.events import DEADLINE_FIELDS, HOOK_CREATED, FlowEventEnvelope, NewEvent
 from flowpg.model.records import Append, AppendOutcome, AppendResult, LoadedRun, RunLease
 from flowpg.store.protocol import FlowEventStore
 
@@ -102,6 +108,25 @@ class PatientStore:
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))
         logger.warning("the database is unavailable (%s); trying again", error)
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+
+
+def fault_of(result: AppendResult, tip: RunTip) -> FlowError:
+    """The error that a refused append of the tip's pending events amounts to."""
+    detail = result.detail
+    if result.outcome is AppendOutcome.HOOK_TOKEN_CONFLICT:
+        wanted = detail.get("requested_hook_id")
+        tokens = [
+            event.data["token"]
+            for event in tip.pending
+            if event.type == HOOK_CREATED and wanted in (None, event.data["hook_id"])
+        ]
+        return HookTokenConflict(tokens[0] if tokens else "", detail["run_id"], detail["hook_id"])
+    if result.outcome is AppendOutcome.LINK_NOT_FOUND:
+        return RunNotFound(detail["flow_run_id"])
+    return InvalidTransition(
+        str(detail.get("reason") or f"the store answered {result.outcome.value}"),
+        run_id=tip.run_id,
+    )
 
 
 def already_stored(events: Sequence[NewEvent], head: int, found: LoadedRun) -> bool:

@@ -21,6 +21,8 @@ from flowpg.engine.drive import DriveParts, RunDrive
 from flowpg.engine.lease import Keeper, LeaseKeeper
 from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
+from flowpg.engine.parked import ParkedRuns, load_claimed
+from flowpg.engine.tip import RunTip
 from flowpg.errors import InvalidArgument, RunNotFound
 from flowpg.model.ids import check_run_id
 from flowpg.model.inspection import ScheduledWakeup
@@ -63,6 +65,7 @@ class EngineCore:
         self._locks: dict[str, _RunLock] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._parts: DriveParts | None = None
+        self._parked = ParkedRuns(self.options.parked_runs)
         self._keeper: Keeper = LeaseKeeper(store, self.options.lease, self.options.beat)
         self._gate = ObserverGate(self.options.observer, self.options.observer_timeout)
 
@@ -111,17 +114,30 @@ class EngineCore:
                 return await self.snapshot(run_id)
             return await self._drive_leased(lease, None, as_of)
 
+    async def load_claimed(
+        self, leases: Sequence[RunLease]
+    ) -> dict[str, tuple[LoadedRun, RunTip | None]]:
+        """Read the runs of a claim in one call, for ``drive_claimed``. Raises StoreError, and
+        SerializationError if one of them cannot be decoded."""
+        return await load_claimed(self.store, self._parked, leases)
+
     async def drive_claimed(
-        self, lease: RunLease, loaded: LoadedRun | None = None
-    ) -> WorkflowRunSnapshot:
+        self,
+        lease: RunLease,
+        loaded: LoadedRun | None = None,
+        parked: RunTip | None = None,
+    ) -> None:
         """Drive a run whose lease was claimed already, as a worker does; raises as ``drive``.
 
-        ``loaded`` is its history if that was read after the claim. The lease is given back in any
-        case.
+        ``loaded`` and ``parked`` are what ``load_claimed`` found after the claim, if that was
+        asked. The lease is given back in any case.
         """
         self._needs_runtime()
         async with self._alone(lease.run_id):
-            return await self._drive_leased(lease, loaded, None)
+            drive = RunDrive(self._drive_parts(), lease)
+            await self._run_drive(drive, loaded, None, parked)
+            # Nobody else has its snapshot, so it may be folded forward by the next drive.
+            self._parked.park(drive.tip)
 
     def poke(self, run_id: str) -> None:
         """Let a drive of this run in this engine look for news at once."""
@@ -157,12 +173,20 @@ class EngineCore:
     async def _drive_leased(
         self, lease: RunLease, loaded: LoadedRun | None, as_of: datetime | None
     ) -> WorkflowRunSnapshot:
-        drive = RunDrive(self._drive_parts(), lease)
-        self._drives[lease.run_id] = drive
+        return await self._run_drive(RunDrive(self._drive_parts(), lease), loaded, as_of)
+
+    async def _run_drive(
+        self,
+        drive: RunDrive,
+        loaded: LoadedRun | None,
+        as_of: datetime | None,
+        parked: RunTip | None = None,
+    ) -> WorkflowRunSnapshot:
+        self._drives[drive.run_id] = drive
         try:
-            return await drive.run(loaded, as_of)
+            return await drive.run(loaded, as_of, parked)
         finally:
-            del self._drives[lease.run_id]
+            del self._drives[drive.run_id]
 
     def _drive_parts(self) -> DriveParts:
         runtime = self._needs_runtime()

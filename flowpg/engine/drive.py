@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from flowpg.engine.commit import PatientStore
+from flowpg.engine.commit import PatientStore, fault_of
 from flowpg.engine.errortext import blocked_delay, blocked_reason
 from flowpg.engine.handlers import Settled, StepHandlers
 from flowpg.engine.lease import Keeper
@@ -25,7 +25,6 @@ from flowpg.engine.turn import take_turn
 from flowpg.errors import (
     EngineFault,
     FlowError,
-    HookTokenConflict,
     InvalidTransition,
     LeaseLost,
     NonDeterministic,
@@ -72,6 +71,7 @@ class RunDrive:
             parts.runtime, parts.executor, self._tell, in_loop=parts.in_loop
         )
         self._tip: RunTip
+        self._parked: RunTip | None = None  # where an earlier drive of this process left the run
         self._outcomes: list[Settled] = []  # settled, and not yet part of the stored history
         self._observed = 0  # the sequence up to which the latest replay has seen the run
         self._replays = 0  # since the last step outcome or news from outside
@@ -88,6 +88,11 @@ class RunDrive:
         """The run being driven."""
         return self._lease.run_id
 
+    @property
+    def tip(self) -> RunTip:
+        """Where a drive that has ended left the run."""
+        return self._tip
+
     def poke(self) -> None:
         """Something was appended to the run by someone else: look again soon."""
         self._stale = True
@@ -99,16 +104,18 @@ class RunDrive:
         self._tell()
 
     async def run(
-        self, loaded: LoadedRun | None = None, as_of: datetime | None = None
+        self, loaded: LoadedRun | None, as_of: datetime | None, parked: RunTip | None = None
     ) -> WorkflowRunSnapshot:
         """Drive until the run has ended or waits for something from outside.
 
-        ``loaded`` is its history, if that was read under this lease already. Deadlines up to
-        ``as_of`` count as passed if they stand in the history now.
+        ``loaded`` is its history, if that was read under this lease already, or what came after
+        the tip ``parked``. Deadlines up to ``as_of`` count as passed if they stand in the history
+        now.
 
         Raises the fault that keeps this process from driving the run (it is then blocked, with
         everything stored that had happened), LeaseLost, or StoreError.
         """
+        self._parked = parked
         self._parts.keeper.hold(self._lease, self._heard)
         try:
             snapshot = await self._drive(loaded, as_of)
@@ -148,10 +155,11 @@ class RunDrive:
 
     async def _load(self, loaded: LoadedRun | None) -> None:
         self._stale = False
-        if loaded is None:
+        parked, self._parked = self._parked, None
+        if loaded is None or (loaded.after and not (parked and parked.resume(loaded))):
             loaded = await self._store.load(self.run_id)
         self._lease.wakes = loaded.wakes
-        self._tip = RunTip(loaded)
+        self._tip = parked if parked and loaded.after else RunTip(loaded)
         self._observed = 0
         if self._tip.stored > self._head:
             self._head = self._tip.stored
@@ -283,29 +291,10 @@ class RunDrive:
             case AppendOutcome.RUN_NOT_FOUND:
                 self._owned = False
                 raise RunNotFound(self.run_id)
-        fault = self._fault_of(result)
+        fault = fault_of(result, self._tip)
         if self._stop is not None:
             raise fault
         self._stop = fault
-
-    def _fault_of(self, result: AppendResult) -> FlowError:
-        detail = result.detail
-        if result.outcome is AppendOutcome.HOOK_TOKEN_CONFLICT:
-            wanted = detail.get("requested_hook_id")
-            tokens = [
-                event.data["token"]
-                for event in self._tip.pending
-                if event.type == events.HOOK_CREATED and wanted in (None, event.data["hook_id"])
-            ]
-            return HookTokenConflict(
-                tokens[0] if tokens else "", detail["run_id"], detail["hook_id"]
-            )
-        if result.outcome is AppendOutcome.LINK_NOT_FOUND:
-            return RunNotFound(detail["flow_run_id"])
-        return InvalidTransition(
-            str(detail.get("reason") or f"the store answered {result.outcome.value}"),
-            run_id=self.run_id,
-        )
 
     # -- steps ----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ class EngineOptions:
     accept_unpinned: bool = True
     step_threads: int = 32
     cancel_grace: timedelta = timedelta(seconds=5)
+    parked_runs: int = 1000
 
     def supports(self, build: str | None) -> bool:
         """Whether runs pinned to ``build`` (None: not pinned) may be replayed here."""

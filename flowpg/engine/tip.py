@@ -38,6 +38,28 @@ class RunTip:
         self._now = loaded.now
         self._read_at = monotonic()
 
+    def resume(self, loaded: LoadedRun) -> bool:
+        """Take in what was stored since this tip was put aside; ``loaded`` begins with the last
+        event that the tip knows. False, and the tip is useless, if the store does not know that
+        event: it was restored, or failed over, to another history.
+        """
+        last = self.history[-1]
+        found = loaded.history[0] if loaded.history else None
+        if (
+            found is None
+            or (found.sequence, found.type) != (last.sequence, last.type)
+            or found.recorded_at != last.recorded_at
+        ):
+            return False
+        news = loaded.history[1:]
+        projection.fold_onto(self.snapshot, news)
+        self.history += news
+        self.stored = self.snapshot.last_sequence
+        self._repaired = False
+        self._now = max(self._now, loaded.now)
+        self._read_at = monotonic()
+        return True
+
     @property
     def now(self) -> datetime:
         """The latest known reading of the store's clock: it is at least this late there."""

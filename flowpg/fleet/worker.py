@@ -12,6 +12,7 @@ from datetime import timedelta
 from time import monotonic
 
 from flowpg.engine.flow_engine import FlowEngine
+from flowpg.engine.tip import RunTip
 from flowpg.errors import FlowError, InvalidArgument, LeaseLost, StoreError, StoreUnavailable
 from flowpg.fleet.heartbeat import HeartbeatThread
 from flowpg.fleet.liveness import Liveness
@@ -206,11 +207,11 @@ class FlowWorker:
         store, options = self.engine.store, self.engine.options
         await store.enqueue_due()
         leases = await store.claim_runs(self.queue, free, self.engine.owner, options.lease)
-        loaded: dict[str, LoadedRun] = {}
+        loaded: dict[str, tuple[LoadedRun, RunTip | None]] = {}
         try:
-            # One read for all of them.
-            if len(leases) > 1:
-                loaded = await store.load_runs([lease.run_id for lease in leases])
+            # One read for all of them, and of those that wait in memory only the news.
+            if leases:
+                loaded = await self.engine.load_claimed(leases)
         except Exception as error:  # noqa: BLE001
             # Then each drive reads its own, with patience, and one that is broken harms no other.
             logger.warning(
@@ -220,12 +221,15 @@ class FlowWorker:
             )
         finally:
             for lease in leases:
-                task = asyncio.ensure_future(self._drive(lease, loaded.get(lease.run_id)))
+                found = loaded.get(lease.run_id, (None, None))
+                task = asyncio.ensure_future(self._drive(lease, *found))
                 self._active[task] = lease.run_id
                 task.add_done_callback(self._freed)
         return len(leases)
 
-    async def _drive(self, lease: RunLease, loaded: LoadedRun | None) -> None:
+    async def _drive(
+        self, lease: RunLease, loaded: LoadedRun | None, parked: RunTip | None
+    ) -> None:
         run_id = lease.run_id
         if self._stopping:  # claimed while the worker was told to stop
             giving = asyncio.ensure_future(self._give_back(lease))
@@ -233,7 +237,7 @@ class FlowWorker:
             giving.add_done_callback(self._returning.discard)
             return
         try:
-            await self.engine.drive_claimed(lease, loaded)
+            await self.engine.drive_claimed(lease, loaded, parked)
         except LeaseLost:
             logger.warning("the lease of run %r was lost; another worker drives it now", run_id)
         except StoreError as error:

@@ -138,7 +138,8 @@ class Heartbeat:
 
 @dataclass(slots=True)
 class LoadedRun:
-    """A run's whole history, and its wake counter and the store's clock at the same moment."""
+    """A run's history, its events after sequence ``after``, and its wake counter and the store's
+    clock at the same moment."""
 
     run_id: str
     head_sequence: int
@@ -146,3 +147,4 @@ class LoadedRun:
     wakes: int
     now: datetime
     history: list[FlowEventEnvelope]
+    after: int = 0

@@ -40,7 +40,7 @@ _RUN = (
 
 _LOAD_RUNS = Function(
     "flow_load_runs",
-    ("text[]",),
+    ("text[]", "bigint[]"),
     ("run_id", "head_sequence", "status", "wakes", "db_now", "events:text"),
 )
 _HISTORY = Function(
@@ -72,19 +72,29 @@ _NEXT_WAKEUP = Function("flow_next_wakeup", (), _WAKEUP)
 _NOW = Function("flow_now", ())
 
 
-def load_runs(run_ids: Sequence[str]) -> Call[dict[str, LoadedRun]]:
-    """The whole histories of these runs."""
+def load_runs(
+    run_ids: Sequence[str], after: Sequence[int] | None = None
+) -> Call[dict[str, LoadedRun]]:
+    """The histories of these runs, whole or after the sequences of ``after``, one a run."""
     check_run_ids(run_ids)
+    known = dict(zip(run_ids, after, strict=True)) if after is not None else {}
 
     def read(rows: Sequence[Row]) -> dict[str, LoadedRun]:
         return {
             run_id: LoadedRun(
-                run_id, head, RunStatus(status), wakes or 0, utc(now), _history(run_id, events)
+                run_id,
+                head,
+                RunStatus(status),
+                wakes or 0,
+                utc(now),
+                _history(run_id, events),
+                known.get(run_id, 0),
             )
             for run_id, head, status, wakes, now, events in rows
         }
 
-    return Call(_LOAD_RUNS, (array_text(run_ids),), read)
+    sequences = None if after is None else array_text([str(known[run_id]) for run_id in run_ids])
+    return Call(_LOAD_RUNS, (array_text(run_ids), sequences), read)
 
 
 def history_page(run_id: str, after: int, limit: int) -> Call[list[FlowEventEnvelope]]:

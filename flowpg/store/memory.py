@@ -279,10 +279,12 @@ class InMemoryEventStore:
         arguments.check_time(as_of, "as_of")
         return memory_queue.enqueue_due(self._state, as_of, limit)
 
-    async def load_runs(self, run_ids: Sequence[str]) -> dict[str, LoadedRun]:
-        """The whole histories of these runs."""
+    async def load_runs(
+        self, run_ids: Sequence[str], after: Sequence[int] | None = None
+    ) -> dict[str, LoadedRun]:
+        """The histories of these runs."""
         arguments.check_run_ids(run_ids)
-        return memory_reads.load(self._state, run_ids)
+        return memory_reads.load(self._state, run_ids, after)
 
     async def history_page(
         self, run_id: str, after: int = 0, limit: int = 1000

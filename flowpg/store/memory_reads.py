@@ -23,16 +23,18 @@ from flowpg.store.memory_state import Run, State, Wakeup
 _ORDER = {SuspensionKind.WAIT: 0, SuspensionKind.HOOK: 1, SuspensionKind.RETRY: 2}
 
 
-def load(state: State, run_ids: Sequence[str]) -> dict[str, LoadedRun]:
-    """The whole histories of these runs, unknown ones left out."""
+def load(
+    state: State, run_ids: Sequence[str], after: Sequence[int] | None = None
+) -> dict[str, LoadedRun]:
+    """The histories of these runs, whole or after a sequence, unknown ones left out."""
     loaded, now = {}, state.now()
-    for run_id in run_ids:
+    for run_id, known in zip(run_ids, after or [0] * len(run_ids), strict=True):
         run = state.runs.get(run_id)
         if run is not None:
             task = state.tasks.get(run_id)
             wakes = task.wakes if task is not None else 0
-            history = copies(run.history)
-            loaded[run_id] = LoadedRun(run_id, run.head, run.status, wakes, now, history)
+            history = copies(run.history[known:])
+            loaded[run_id] = LoadedRun(run_id, run.head, run.status, wakes, now, history, known)
     return loaded
 
 

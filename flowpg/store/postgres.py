@@ -256,9 +256,11 @@ class PostgresEventStore:
         """Turn due wake-ups into drive tasks."""
         return await self._run(verbs.enqueue_due(as_of, limit))
 
-    async def load_runs(self, run_ids: Sequence[str]) -> dict[str, LoadedRun]:
-        """The whole histories of these runs."""
-        return await self._run(reads.load_runs(run_ids)) if run_ids else {}
+    async def load_runs(
+        self, run_ids: Sequence[str], after: Sequence[int] | None = None
+    ) -> dict[str, LoadedRun]:
+        """The histories of these runs."""
+        return await self._run(reads.load_runs(run_ids, after)) if run_ids else {}
 
     async def history_page(
         self, run_id: str, after: int = 0, limit: int = 1000

@@ -213,8 +213,11 @@ class FlowEventStore(Protocol):
         ...
 
     # -- reads ----------------------------------------------------------------------------------
-    async def load_runs(self, run_ids: Sequence[str]) -> dict[str, LoadedRun]:
-        """The whole histories of these runs; unknown ones are left out."""
+    async def load_runs(
+        self, run_ids: Sequence[str], after: Sequence[int] | None = None
+    ) -> dict[str, LoadedRun]:
+        """The histories of these runs, whole or only the events after the sequences of ``after``,
+        one a run; unknown runs are left out."""
         ...
 
     async def history_page(

@@ -3433,14 +3433,15 @@ COMMENT ON FUNCTION flow_dispose_expired_hooks(timestamptz, integer, text)
     IS 'Disposes every hook whose expiry has passed.';
 
 -- sql/functions/inspect/flow_load_runs.sql
--- flow_load_runs: whole histories, for drivers.
--- Arguments: p_run_ids; unknown runs are left out.
+-- flow_load_runs: histories, for drivers.
+-- Arguments: p_run_ids; unknown runs are left out. p_after, null or one entry a run: only the events
+--   after that sequence; a missing entry means the whole history.
 -- Returns one row a run: head, status, lease epoch, wake count (0 without a task), the database
 --   time, and events, the text of a JSON array in order of
 --   [sequence, type, event id, recorded at (RFC 3339, UTC, microseconds), payload].
 --   All of it is one moment: a wake that is not counted here comes with events that are not here.
 -- Locks: none. SQLSTATEs: none. Callers: worker, reader.
-CREATE FUNCTION flow_load_runs(p_run_ids text[])
+CREATE FUNCTION flow_load_runs(p_run_ids text[], p_after bigint[] DEFAULT NULL)
 RETURNS TABLE (
     run_id text, head_sequence bigint, status text, lease_epoch bigint, wakes bigint,
     db_now timestamptz, events text
@@ -3456,7 +3457,10 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT r.run_id, r.head_sequence, r.status, r.lease_epoch, coalesce(t.wakes, 0), v_now, h.events
-      FROM (SELECT DISTINCT u.run_id FROM unnest(p_run_ids) AS u (run_id)) AS i
+      FROM (SELECT u.run_id, min(coalesce(u.after, 0)) AS after
+              FROM unnest(p_run_ids, p_after) AS u (run_id, after)
+             WHERE u.run_id IS NOT NULL
+             GROUP BY u.run_id) AS i
      CROSS JOIN LATERAL (
             SELECT f.run_id, f.head_sequence, f.status, f.lease_epoch
               FROM flow_runs AS f WHERE f.run_id = i.run_id AND f.head_sequence > 0 LIMIT 1) AS r
@@ -3464,18 +3468,19 @@ BEGIN
             SELECT f.wakes FROM flow_tasks AS f
              WHERE f.run_id = i.run_id AND f.kind = 'drive_run' LIMIT 1) AS t ON true
      CROSS JOIN LATERAL (
-            SELECT '[' || string_agg('[' || e.sequence || ',' || to_json(e.event_type) || ',"'
+            SELECT '[' || coalesce(string_agg('[' || e.sequence || ',' || to_json(e.event_type) || ',"'
                        || e.event_id || '","' || flow_time_text(e.recorded_at) || '",'
-                       || e.payload || ']', ',') || ']' AS events
+                       || e.payload || ']', ','), '') || ']' AS events
               FROM (SELECT f.sequence, f.event_type, f.event_id, f.recorded_at, f.payload
                       FROM flow_events AS f
-                     WHERE f.run_id = i.run_id
+                     WHERE f.run_id = i.run_id AND f.sequence > i.after
                      ORDER BY f.sequence) AS e) AS h;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_load_runs(text[]) FROM PUBLIC;
-COMMENT ON FUNCTION flow_load_runs(text[]) IS 'Whole histories, for drivers.';
+REVOKE EXECUTE ON FUNCTION flow_load_runs(text[], bigint[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_load_runs(text[], bigint[])
+    IS 'Histories, whole or after a sequence, for drivers.';
 
 -- sql/functions/inspect/flow_history.sql
 -- flow_history: a page of a run's events.
