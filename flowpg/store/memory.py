@@ -100,11 +100,12 @@ class InMemoryEventStore:
         arguments.check_batch(requests)
         for request in requests:
             arguments.check_start(request)
-        return [self._start_one(request) for request in requests]
+        woken = set[str]()
+        return [self._start_one(request, woken) for request in requests]
 
-    def _start_one(self, request: StartRequest) -> StartResult:
+    def _start_one(self, request: StartRequest, woken: set[str]) -> StartResult:
         try:
-            result = memory_verbs.start(self._state, request)
+            result = memory_verbs.start(self._state, request, woken)
         except RunConflict as error:
             return StartResult(error.run_id, StartOutcome.RUN_CONFLICT, error.reason)
         outcome = StartOutcome.CREATED if result.applied else StartOutcome.EXISTS

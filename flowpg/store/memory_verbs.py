@@ -40,8 +40,11 @@ from flowpg.model.snapshot import HookSnapshot, HookStatus, WaitStatus
 from flowpg.store.memory_state import Run, State, stored, time_text
 
 
-def start(state: State, request: StartRequest) -> VerbResult:
-    """Create the run, or recognise it: RunConflict if its spec or input is another."""
+def start(state: State, request: StartRequest, woken: set[str] | None = None) -> VerbResult:
+    """Create the run, or recognise it: RunConflict if its spec or input is another.
+
+    ``woken`` are the runs that this call has woken already: starting many wakes each once.
+    """
     spec, text = check_start(request)
     now = state.now()
     run_id = request.run_id or new_run_id(int(now.timestamp() * 1000))
@@ -52,11 +55,15 @@ def start(state: State, request: StartRequest) -> VerbResult:
             raise RunConflict(run_id, "workflow spec differs")
         if not jsontext.equal(recorded["input"], jsontext.decode(text)):
             raise RunConflict(run_id, "workflow input differs")
-        return _redelivered(state, run, None)
-    event = NewEvent(RUN_CREATED, {}, text=created_payload(spec, text))
-    run = state.fold_in(run_id, [stored(event)], now, request.queue)
-    state.enqueue(run_id)
-    return VerbResult(run_id, True, run.head)
+        if woken is None or run_id not in woken:
+            wake(state, run_id)
+    else:
+        event = NewEvent(RUN_CREATED, {}, text=created_payload(spec, text))
+        state.fold_in(run_id, [stored(event)], now, request.queue)
+        state.enqueue(run_id)
+    if woken is not None:
+        woken.add(run_id)
+    return VerbResult(run_id, run is None, state.run(run_id).head)
 
 
 def resume_wait(state: State, run_id: str, wait_id: str) -> VerbResult:

@@ -198,3 +198,11 @@ async def test_more_than_a_thousand_runs_a_call_are_refused(store: FlowEventStor
     with pytest.raises(InvalidArgument, match="1000"):
         await store.start_many([request(None)] * 1001)
     assert await store.list_run_ids() == []
+
+
+async def test_starting_a_run_twice_in_one_call_wakes_it_once(store: FlowEventStore) -> None:
+    await store.start(request("r"))
+    await store.start_many([request("r"), request("r")])
+    await store.start_many([request("new"), request("new")])
+    loaded = await store.load_runs(["r", "new"])
+    assert (loaded["r"].wakes, loaded["new"].wakes) == (2, 1)
