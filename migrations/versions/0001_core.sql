@@ -18,9 +18,10 @@ COMMENT ON FUNCTION flow_now() IS 'The only clock of the schema; tests may repla
 --   flow_retention_key()   one key, shared by all writers, exclusive for retention
 --   flow_run_key(run)      one key a run: whoever appends to a run or touches its task holds it
 --   flow_token_key(token)  one key a hook token: whoever creates a hook with that token holds it
+--   flow_mark_key(name)    one key a row of flow_lanes or flow_marks: tried by whoever adds it
 -- All are 64-bit keys of transaction-level locks. Equal keys of two runs only make them wait for
--- each other. The seeds keep the key spaces of runs and tokens apart.
--- Arguments: a run id or a token. Locks: none (they only name keys). SQLSTATEs: none.
+-- each other. The seeds keep the key spaces apart.
+-- Arguments: a run id, a token, a name. Locks: none (they only name keys). SQLSTATEs: none.
 -- Callers: internal. Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_retention_key() RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -34,12 +35,18 @@ CREATE FUNCTION flow_token_key(p_token text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN hashtextextended(p_token COLLATE "C", 2738188573525177710);
 
+CREATE FUNCTION flow_mark_key(p_name text) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN hashtextextended(p_name COLLATE "C", 5471938207719163);
+
 REVOKE EXECUTE ON FUNCTION flow_retention_key() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_run_key(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_token_key(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_mark_key(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_retention_key() IS 'Advisory lock key of the retention guard.';
 COMMENT ON FUNCTION flow_run_key(text) IS 'Advisory lock key of a run.';
 COMMENT ON FUNCTION flow_token_key(text) IS 'Advisory lock key of a hook token.';
+COMMENT ON FUNCTION flow_mark_key(text) IS 'Advisory lock key of a lane or mark.';
 
 -- sql/functions/core/flow_lock_runs.sql
 -- flow_lock_runs: takes the locks that every writer holds before it looks at a run.
@@ -906,8 +913,9 @@ COMMENT ON COLUMN flow_tasks.concurrency_key
 COMMENT ON COLUMN flow_tasks.dedupe_key
     IS 'Kind and SHA-256 of what is addressed; a second task of the key is not made.';
 COMMENT ON COLUMN flow_tasks.dedupe_until
-    IS 'From then on the key no longer keeps a second task away; null: as long as this one is open.';
-COMMENT ON COLUMN flow_tasks.max_attempts IS 'Failures after which it is a dead letter; null for 1.';
+    IS 'From then on the key keeps no second task away; null: as long as this one is open.';
+COMMENT ON COLUMN flow_tasks.max_attempts
+    IS 'Failures after which it is a dead letter; null for 1.';
 COMMENT ON COLUMN flow_tasks.max_stalled
     IS 'Crashes after which it is a dead letter; null for what the claim says.';
 COMMENT ON COLUMN flow_tasks.retry_delay
@@ -915,6 +923,580 @@ COMMENT ON COLUMN flow_tasks.retry_delay
 COMMENT ON COLUMN flow_tasks.timeout IS 'How long one attempt may take; null for no limit.';
 COMMENT ON COLUMN flow_tasks.keep IS 'Whether a line about it is kept in flow_finished_tasks.';
 COMMENT ON COLUMN flow_tasks.last_error IS 'What the last failed attempt said.';
+
+-- sql/tables/flow_lanes.sql
+-- flow_lanes: which (queue, priority, build) there are or were tasks of, and from where on it makes
+-- sense to look. A claim reads each lane of flow_tasks_ready_idx from its mark: behind an old
+-- snapshot the index keeps the entries of all tasks that were claimed since, and below the mark
+-- there are no others.
+CREATE TABLE flow_lanes (
+    queue text COLLATE "C" NOT NULL,
+    priority smallint NOT NULL,
+    runtime_build text COLLATE "C" NOT NULL,
+    low_water timestamptz NOT NULL DEFAULT '-infinity',
+    moved_at timestamptz NOT NULL DEFAULT '-infinity',
+    swept_at timestamptz NOT NULL DEFAULT '-infinity',
+    CONSTRAINT flow_lanes_pkey PRIMARY KEY (queue, priority, runtime_build)
+) WITH (
+    -- a few rows, each updated every few seconds at most
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 100
+);
+
+COMMENT ON TABLE flow_lanes IS 'The lanes of queues, and from where on a claim reads them.';
+COMMENT ON COLUMN flow_lanes.queue IS 'Queue name.';
+COMMENT ON COLUMN flow_lanes.priority IS 'Priority of the tasks of the lane.';
+COMMENT ON COLUMN flow_lanes.runtime_build IS 'Build of the tasks of the lane; empty for any.';
+COMMENT ON COLUMN flow_lanes.low_water IS 'No task of the lane became available before this time.';
+COMMENT ON COLUMN flow_lanes.moved_at IS 'When the mark was last looked at.';
+COMMENT ON COLUMN flow_lanes.swept_at
+    IS 'When the lane was last read below its mark, for tasks that were committed late.';
+
+-- sql/tables/flow_marks.sql
+-- flow_marks: from where on it makes sense to read an index whose left edge only holds what is
+-- done, as flow_lanes does for tasks. One row a queue for its leases, and one for all wakeups,
+-- named ''.
+CREATE TABLE flow_marks (
+    name text COLLATE "C" NOT NULL,
+    low_water timestamptz NOT NULL DEFAULT '-infinity',
+    moved_at timestamptz NOT NULL DEFAULT '-infinity',
+    swept_at timestamptz NOT NULL DEFAULT '-infinity',
+    CONSTRAINT flow_marks_pkey PRIMARY KEY (name)
+) WITH (
+    -- a few rows, each updated every few seconds at most
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 100
+);
+
+COMMENT ON TABLE flow_marks IS 'From where on the indexes of leases and wakeups are read.';
+COMMENT ON COLUMN flow_marks.name IS 'A queue, for its leases, or nothing, for the wakeups.';
+COMMENT ON COLUMN flow_marks.low_water IS 'No lease expires and no wakeup is due before this time.';
+COMMENT ON COLUMN flow_marks.moved_at IS 'When the mark was last looked at.';
+COMMENT ON COLUMN flow_marks.swept_at
+    IS 'When the index was last read below the mark, for rows that were committed late.';
+
+-- sql/tables/flow_queues.sql
+-- flow_queues: what an operator has said about a queue. A queue without a row has no limits.
+-- Limits are counted from live leases by whoever claims, so no slot can leak; a claim of a queue
+-- with limits locks its row, and passes the queue over when another claim holds it.
+CREATE TABLE flow_queues (
+    queue text COLLATE "C" NOT NULL,
+    paused boolean NOT NULL DEFAULT false,
+    max_running integer,
+    max_per_key integer,
+    rate_limit integer,
+    rate_interval interval,
+    rate_started_at timestamptz NOT NULL DEFAULT '-infinity',
+    rate_used integer NOT NULL DEFAULT 0,
+    notify boolean NOT NULL DEFAULT true,
+    CONSTRAINT flow_queues_pkey PRIMARY KEY (queue),
+    CONSTRAINT flow_queues_limits_check CHECK (
+        max_running >= 0 AND max_per_key >= 1 AND rate_limit >= 0 AND rate_interval > '0'
+        AND (rate_limit IS NULL) = (rate_interval IS NULL))
+) WITH (
+    -- the row of a queue with a rate is updated by every claim that takes something
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 200
+);
+
+COMMENT ON TABLE flow_queues IS 'Queues that are paused, limited, or never notified about.';
+COMMENT ON COLUMN flow_queues.queue IS 'Queue name.';
+COMMENT ON COLUMN flow_queues.paused IS 'Whether nothing is claimed from it.';
+COMMENT ON COLUMN flow_queues.max_running IS 'Most live leases at a time; null for no limit.';
+COMMENT ON COLUMN flow_queues.max_per_key
+    IS 'Most live leases at a time of one concurrency key; null for no limit.';
+COMMENT ON COLUMN flow_queues.rate_limit IS 'Most claims in rate_interval; null for no limit.';
+COMMENT ON COLUMN flow_queues.rate_interval IS 'Length of the window of rate_limit.';
+COMMENT ON COLUMN flow_queues.rate_started_at IS 'When the present window began.';
+COMMENT ON COLUMN flow_queues.rate_used IS 'Claims in the present window.';
+COMMENT ON COLUMN flow_queues.notify IS 'Whether idle listeners are told about new tasks.';
+
+-- sql/tables/flow_idle_queues.sql
+-- flow_idle_queues: queues on which somebody said that it is idle and listens. Whoever enqueues
+-- takes the hint away and notifies: one notification for each time that somebody became idle.
+CREATE TABLE flow_idle_queues (
+    queue text COLLATE "C" NOT NULL,
+    idle_until timestamptz,
+    notified_at timestamptz NOT NULL DEFAULT '-infinity',
+    CONSTRAINT flow_idle_queues_pkey PRIMARY KEY (queue)
+) WITH (
+    -- a row a queue, updated often and in place
+    fillfactor = 20,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 200
+);
+
+COMMENT ON TABLE flow_idle_queues IS 'Queues that somebody listens to with nothing to do.';
+COMMENT ON COLUMN flow_idle_queues.queue IS 'Queue name.';
+COMMENT ON COLUMN flow_idle_queues.idle_until
+    IS 'Until when the hint is good; null when a notification has answered it.';
+COMMENT ON COLUMN flow_idle_queues.notified_at IS 'When the last notification was sent.';
+
+-- sql/tables/flow_dead_letters.sql
+-- flow_dead_letters: tasks that gave up, and why, until somebody redrives or removes them.
+-- The letter of a task by token holds no token: run and hook take its place when they are known.
+CREATE TABLE flow_dead_letters (
+    dead_letter_id bigint GENERATED ALWAYS AS IDENTITY,
+    task_id bigint NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C",
+    payload json,
+    reason text COLLATE "C" NOT NULL,
+    last_error text COLLATE "C",
+    attempts integer NOT NULL,
+    crashes integer NOT NULL,
+    enqueued_at timestamptz NOT NULL,
+    dead_at timestamptz NOT NULL,
+    policy jsonb NOT NULL,
+    CONSTRAINT flow_dead_letters_pkey PRIMARY KEY (dead_letter_id)
+);
+
+CREATE INDEX flow_dead_letters_queue_idx ON flow_dead_letters (queue, dead_letter_id);
+CREATE INDEX flow_dead_letters_run_idx ON flow_dead_letters (run_id) WHERE run_id IS NOT NULL;
+
+COMMENT ON TABLE flow_dead_letters IS 'Tasks that gave up, and why.';
+COMMENT ON COLUMN flow_dead_letters.dead_letter_id IS 'Identity.';
+COMMENT ON COLUMN flow_dead_letters.task_id IS 'Identity of the task that was.';
+COMMENT ON COLUMN flow_dead_letters.queue IS 'Queue of the task.';
+COMMENT ON COLUMN flow_dead_letters.kind IS 'Kind of the task.';
+COMMENT ON COLUMN flow_dead_letters.run_id
+    IS 'Run of the task, or of the hook its token belonged to.';
+COMMENT ON COLUMN flow_dead_letters.payload IS 'Payload of the task, without a token.';
+COMMENT ON COLUMN flow_dead_letters.reason IS 'Why it gave up.';
+COMMENT ON COLUMN flow_dead_letters.last_error IS 'What the last failed attempt said.';
+COMMENT ON COLUMN flow_dead_letters.attempts IS 'Claims of the task.';
+COMMENT ON COLUMN flow_dead_letters.crashes IS 'Workers that were lost with it.';
+COMMENT ON COLUMN flow_dead_letters.enqueued_at IS 'When the task was made.';
+COMMENT ON COLUMN flow_dead_letters.dead_at IS 'When it gave up.';
+COMMENT ON COLUMN flow_dead_letters.policy
+    IS 'Priority, retries and the like, for the task that a redrive makes.';
+
+-- sql/tables/flow_finished_tasks.sql
+-- flow_finished_tasks: one line about each finished task that was to be kept. No payload.
+CREATE TABLE flow_finished_tasks (
+    task_id bigint NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C",
+    attempts integer NOT NULL,
+    crashes integer NOT NULL,
+    enqueued_at timestamptz NOT NULL,
+    finished_at timestamptz NOT NULL,
+    CONSTRAINT flow_finished_tasks_pkey PRIMARY KEY (task_id)
+);
+
+COMMENT ON TABLE flow_finished_tasks IS 'Finished tasks that were to be kept.';
+COMMENT ON COLUMN flow_finished_tasks.task_id IS 'Identity of the task.';
+COMMENT ON COLUMN flow_finished_tasks.queue IS 'Queue of the task.';
+COMMENT ON COLUMN flow_finished_tasks.kind IS 'Kind of the task.';
+COMMENT ON COLUMN flow_finished_tasks.run_id IS 'Run of the task, if it named one.';
+COMMENT ON COLUMN flow_finished_tasks.attempts IS 'Claims it took.';
+COMMENT ON COLUMN flow_finished_tasks.crashes IS 'Workers that were lost with it.';
+COMMENT ON COLUMN flow_finished_tasks.enqueued_at IS 'When the task was made.';
+COMMENT ON COLUMN flow_finished_tasks.finished_at IS 'When it was completed.';
+
+-- sql/tables/flow_workers.sql
+-- flow_workers: who says that it is alive, and what it can do. Operators and waiting_for read it;
+-- no lease depends on it.
+CREATE TABLE flow_workers (
+    worker_id text COLLATE "C" NOT NULL,
+    runtime_build text COLLATE "C",
+    builds text[] COLLATE "C",
+    accepts_unpinned boolean NOT NULL DEFAULT true,
+    host text COLLATE "C" NOT NULL,
+    pid integer NOT NULL,
+    queues text[] COLLATE "C" NOT NULL,
+    workflows text[] COLLATE "C",
+    steps text[] COLLATE "C",
+    slots integer NOT NULL,
+    running integer NOT NULL,
+    started_at timestamptz NOT NULL,
+    last_beat timestamptz NOT NULL,
+    beat_every interval NOT NULL,
+    CONSTRAINT flow_workers_pkey PRIMARY KEY (worker_id)
+) WITH (
+    -- a row a worker, updated in place
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 200
+);
+
+COMMENT ON TABLE flow_workers IS 'Workers that say that they are alive.';
+COMMENT ON COLUMN flow_workers.worker_id IS 'Name that is unique to the process.';
+COMMENT ON COLUMN flow_workers.runtime_build IS 'Build the worker runs.';
+COMMENT ON COLUMN flow_workers.builds IS 'Builds whose runs it drives; null for all.';
+COMMENT ON COLUMN flow_workers.accepts_unpinned IS 'Whether it drives runs of no build.';
+COMMENT ON COLUMN flow_workers.host IS 'Host name.';
+COMMENT ON COLUMN flow_workers.pid IS 'Process id on that host.';
+COMMENT ON COLUMN flow_workers.queues IS 'Queues it claims from.';
+COMMENT ON COLUMN flow_workers.workflows IS 'Workflows it knows; null for all.';
+COMMENT ON COLUMN flow_workers.steps IS 'Steps it knows; null for all.';
+COMMENT ON COLUMN flow_workers.slots IS 'How many runs it drives at a time.';
+COMMENT ON COLUMN flow_workers.running IS 'How many it drove at the last beat.';
+COMMENT ON COLUMN flow_workers.started_at IS 'Time of the first beat.';
+COMMENT ON COLUMN flow_workers.last_beat IS 'Time of the last beat.';
+COMMENT ON COLUMN flow_workers.beat_every
+    IS 'How often it means to beat; alive until three are missed.';
+
+-- sql/functions/queue/flow_add_lanes.sql
+-- flow_add_lanes: trigger of flow_tasks: makes the lanes of new tasks known, and lowers the mark of
+-- a lane that gets a task from before it.
+-- A lane that another transaction is adding or moving right now is passed over: the sweep of a
+-- claim finds what that leaves out. So nobody waits here.
+-- Locks: rows of flow_lanes, only when free. SQLSTATEs: none. Callers: the trigger.
+CREATE FUNCTION flow_add_lanes() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    v_lane record;
+BEGIN
+    FOR v_lane IN
+        SELECT n.queue, n.priority, n.runtime_build, n.earliest, k.low_water
+          FROM (SELECT t.queue, t.priority, t.runtime_build, min(t.available_at) AS earliest
+                  FROM new_tasks AS t
+                 GROUP BY t.queue, t.priority, t.runtime_build) AS n
+          LEFT JOIN LATERAL (
+                SELECT f.low_water FROM flow_lanes AS f
+                 WHERE f.queue = n.queue AND f.priority = n.priority
+                   AND f.runtime_build = n.runtime_build
+                 LIMIT 1) AS k ON true
+         WHERE k.low_water IS NULL OR k.low_water > n.earliest
+    LOOP
+        IF v_lane.low_water IS NULL THEN
+            PERFORM flow_add_lane(v_lane.queue, v_lane.priority, v_lane.runtime_build);
+        ELSE
+            UPDATE flow_lanes AS l
+               SET low_water = v_lane.earliest
+              FROM (SELECT f.queue FROM flow_lanes AS f
+                     WHERE f.queue = v_lane.queue AND f.priority = v_lane.priority
+                       AND f.runtime_build = v_lane.runtime_build
+                       AND f.low_water > v_lane.earliest
+                       FOR UPDATE SKIP LOCKED) AS free
+             WHERE l.queue = free.queue AND l.priority = v_lane.priority
+               AND l.runtime_build = v_lane.runtime_build;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+
+-- Adds one lane, unless another transaction is doing so right now.
+CREATE FUNCTION flow_add_lane(p_queue text, p_priority smallint, p_build text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF pg_try_advisory_xact_lock(
+        flow_mark_key(json_build_array(p_queue, p_priority, p_build)::text))
+    THEN
+        INSERT INTO flow_lanes (queue, priority, runtime_build)
+        VALUES (p_queue, p_priority, p_build)
+            ON CONFLICT DO NOTHING;
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_add_lanes() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_add_lane(text, smallint, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_add_lanes() IS 'Makes the lanes of new tasks known.';
+COMMENT ON FUNCTION flow_add_lane(text, smallint, text)
+    IS 'Adds one lane, unless another transaction is doing so right now.';
+
+-- sql/functions/queue/flow_find_lanes.sql
+-- flow_find_lanes: adds the lanes that the index of tasks has and flow_lanes does not know.
+--   flow_find_lanes(queue)   of one queue
+--   flow_find_lanes()        of all, as the trigger of those who move tasks to another lane
+-- Arguments: p_queue, or null for all. The index is read from lane to lane, not from task to task.
+-- Locks: rows of flow_lanes, only when free. SQLSTATEs: none. Callers: internal, and the trigger.
+CREATE FUNCTION flow_find_lanes(p_queue text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+DECLARE
+    v_lane record;
+    v_queue text := coalesce(p_queue, '');
+    v_priority smallint := -32768;
+    v_build text := '';
+    v_first boolean := true;
+BEGIN
+    LOOP
+        SELECT t.queue, t.priority, t.runtime_build INTO v_lane
+          FROM flow_tasks AS t
+         WHERE t.lease_owner IS NULL
+           AND (t.queue, t.priority, t.runtime_build) >= (v_queue, v_priority, v_build)
+           AND (v_first
+                OR (t.queue, t.priority, t.runtime_build) > (v_queue, v_priority, v_build))
+         ORDER BY t.queue, t.priority, t.runtime_build, t.available_at, t.task_id
+         LIMIT 1;
+        EXIT WHEN NOT FOUND OR v_lane.queue <> p_queue;
+        v_queue := v_lane.queue;
+        v_priority := v_lane.priority;
+        v_build := v_lane.runtime_build;
+        v_first := false;
+        PERFORM FROM flow_lanes AS l
+          WHERE l.queue = v_queue AND l.priority = v_priority AND l.runtime_build = v_build;
+        IF NOT FOUND THEN
+            PERFORM flow_add_lane(v_queue, v_priority, v_build);
+        END IF;
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION flow_find_lanes() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_find_lanes(NULL);
+    -- a moved task may be older than the mark of its new lane
+    UPDATE flow_lanes AS l
+       SET low_water = '-infinity'
+      FROM (SELECT f.queue, f.priority, f.runtime_build FROM flow_lanes AS f
+             WHERE f.low_water > '-infinity' FOR UPDATE SKIP LOCKED) AS free
+     WHERE l.queue = free.queue AND l.priority = free.priority
+       AND l.runtime_build = free.runtime_build;
+    RETURN NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_find_lanes(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_find_lanes() FROM PUBLIC;
+COMMENT ON FUNCTION flow_find_lanes(text) IS 'Adds the lanes of a queue that are not known yet.';
+COMMENT ON FUNCTION flow_find_lanes() IS 'Adds the lanes that tasks were moved to.';
+
+-- sql/triggers/flow_tasks_triggers.sql
+-- The triggers of flow_tasks: every new task makes its lane known, whoever inserts it; so does one
+-- that is moved to another lane. Claims and releases set none of these columns and fire nothing.
+CREATE TRIGGER flow_tasks_lanes
+    AFTER INSERT ON flow_tasks REFERENCING NEW TABLE AS new_tasks
+    FOR EACH STATEMENT EXECUTE FUNCTION flow_add_lanes();
+-- (a trigger for certain columns cannot have a transition table)
+CREATE TRIGGER flow_tasks_moved
+    AFTER UPDATE OF queue, priority, runtime_build ON flow_tasks
+    FOR EACH STATEMENT EXECUTE FUNCTION flow_find_lanes();
+
+-- sql/functions/queue/flow_move_marks.sql
+-- flow_move_marks: moves the marks of a queue's lanes and leases up to the first task and lease
+-- that is still there. Called by every claim; it works at most every two seconds.
+-- A mark stays two seconds behind the clock, for transactions that commit a moment after they have
+-- read it. Every five seconds the index is read from its very start, for those that took longer,
+-- and for lanes that were left out: that bounds how long a late task can be overlooked.
+-- Arguments: p_queue, p_now. Nothing is moved in a transaction that keeps one snapshot.
+-- Locks: rows of flow_lanes and flow_marks, only when free. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_move_marks(p_queue text, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+DECLARE
+    c_margin CONSTANT interval := '2 seconds';
+    c_sweep CONSTANT interval := '5 seconds';
+    v_lane record;
+    v_first timestamptz;
+    v_mark record;
+BEGIN
+    IF flow_is_repeatable() OR NOT flow_mark_is_due(p_queue, p_now, c_margin) THEN
+        RETURN;
+    END IF;
+    -- whoever has this row moves everything of the queue
+    SELECT m.low_water, m.swept_at NOT BETWEEN p_now - c_sweep AND p_now AS sweeps INTO v_mark
+      FROM flow_marks AS m
+     WHERE m.name = p_queue AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
+       FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT t.lease_expires_at INTO v_first
+      FROM flow_tasks AS t
+     WHERE t.queue = p_queue AND t.lease_owner IS NOT NULL
+       AND t.lease_expires_at >= CASE WHEN v_mark.sweeps THEN '-infinity' ELSE v_mark.low_water END
+       AND t.lease_expires_at <= p_now - c_margin
+     ORDER BY t.lease_expires_at LIMIT 1;
+    UPDATE flow_marks AS m
+       SET low_water = coalesce(v_first, p_now - c_margin), moved_at = p_now,
+           swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE m.swept_at END
+     WHERE m.name = p_queue;
+
+    IF v_mark.sweeps THEN
+        PERFORM flow_find_lanes(p_queue);
+    END IF;
+    FOR v_lane IN
+        SELECT l.priority, l.runtime_build, l.low_water
+          FROM flow_lanes AS l
+         WHERE l.queue = p_queue FOR UPDATE SKIP LOCKED
+    LOOP
+        SELECT t.available_at INTO v_first
+          FROM flow_tasks AS t
+         WHERE t.queue = p_queue AND t.lease_owner IS NULL AND t.priority = v_lane.priority
+           AND t.runtime_build = v_lane.runtime_build
+           AND t.available_at >= CASE WHEN v_mark.sweeps THEN '-infinity'
+                                      ELSE v_lane.low_water END
+           AND t.available_at <= p_now - c_margin
+         ORDER BY t.available_at LIMIT 1;
+        UPDATE flow_lanes AS l
+           SET low_water = coalesce(v_first, p_now - c_margin), moved_at = p_now,
+               swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE l.swept_at END
+         WHERE l.queue = p_queue AND l.priority = v_lane.priority
+           AND l.runtime_build = v_lane.runtime_build;
+    END LOOP;
+END
+$$;
+
+-- Whether a mark was not looked at for so long, or at a time that is yet to come because the clock
+-- was set back; adds the mark when it is not there.
+CREATE FUNCTION flow_mark_is_due(p_name text, p_now timestamptz, p_margin interval)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_moved timestamptz;
+BEGIN
+    SELECT m.moved_at INTO v_moved FROM flow_marks AS m WHERE m.name = p_name;
+    IF NOT FOUND AND pg_try_advisory_xact_lock(flow_mark_key(p_name)) THEN
+        INSERT INTO flow_marks (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+        RETURN false;
+    END IF;
+    RETURN coalesce(v_moved NOT BETWEEN p_now - p_margin AND p_now, false);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_move_marks(text, timestamptz) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_mark_is_due(text, timestamptz, interval) FROM PUBLIC;
+COMMENT ON FUNCTION flow_move_marks(text, timestamptz)
+    IS 'Moves the marks of a queue up to the first task and lease that is still there.';
+COMMENT ON FUNCTION flow_mark_is_due(text, timestamptz, interval)
+    IS 'Whether a mark was not looked at for so long.';
+
+-- sql/functions/wakeups/flow_move_wakeups_mark.sql
+-- The mark of the wakeups: from where on the index of those that are not dispatched is read. Behind
+-- an old snapshot the index keeps the entries of all that were dispatched since.
+--   flow_move_wakeups_mark(now)    up to the first that is still there, every two seconds at most;
+--                                  every five seconds the index is read from its very start, for
+--                                  rows that were committed late
+--   flow_lower_mark(name, time)    down to a new row from before it
+-- Nothing is moved in a transaction that keeps one snapshot, and nobody is waited for.
+-- Arguments: as named. Locks: rows of flow_marks, only when free. SQLSTATEs: none. Callers:
+--   internal.
+CREATE FUNCTION flow_move_wakeups_mark(p_now timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+DECLARE
+    c_margin CONSTANT interval := '2 seconds';
+    c_sweep CONSTANT interval := '5 seconds';
+    v_mark record;
+    v_first timestamptz;
+BEGIN
+    IF flow_is_repeatable() OR NOT flow_mark_is_due('', p_now, c_margin) THEN
+        RETURN;
+    END IF;
+    SELECT m.low_water, m.swept_at NOT BETWEEN p_now - c_sweep AND p_now AS sweeps INTO v_mark
+      FROM flow_marks AS m
+     WHERE m.name = '' AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
+       FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT w.due_at INTO v_first
+      FROM scheduled_wakeups AS w
+     WHERE w.dispatched_at IS NULL
+       AND w.due_at >= CASE WHEN v_mark.sweeps THEN '-infinity' ELSE v_mark.low_water END
+       AND w.due_at <= p_now - c_margin
+     ORDER BY w.due_at LIMIT 1;
+    UPDATE flow_marks AS m
+       SET low_water = coalesce(v_first, p_now - c_margin), moved_at = p_now,
+           swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE m.swept_at END
+     WHERE m.name = '';
+END
+$$;
+
+CREATE FUNCTION flow_lower_mark(p_name text, p_time timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+BEGIN
+    PERFORM FROM flow_marks AS m WHERE m.name = p_name AND m.low_water > p_time;
+    IF FOUND THEN
+        UPDATE flow_marks AS m
+           SET low_water = p_time
+          FROM (SELECT f.name FROM flow_marks AS f
+                 WHERE f.name = p_name AND f.low_water > p_time FOR UPDATE SKIP LOCKED) AS free
+         WHERE m.name = free.name;
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_move_wakeups_mark(timestamptz) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_lower_mark(text, timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION flow_move_wakeups_mark(timestamptz)
+    IS 'Moves the mark of the wakeups up to the first that is still there.';
+COMMENT ON FUNCTION flow_lower_mark(text, timestamptz) IS 'Lowers a mark to a new row before it.';
+
+-- sql/functions/fleet/flow_notify_idle.sql
+-- flow_notify_idle: tells listeners that queues have work, if somebody said that it is idle.
+--   flow_notify_idle(queues)   what everybody who enqueues calls
+--   flow_channel()             the name of the channel, for LISTEN on a direct connection
+-- The hint is taken away with the notification, and none is sent within 50 milliseconds of the last
+-- one: busy workers find their work by claiming, and commits that notify wait for each other. The
+-- payload is the name of the queue and nothing else. Nobody waits here: when another transaction is
+-- at the hint, it notifies. What that leaves out is found by polling.
+-- Arguments: p_queues. Locks: rows of flow_idle_queues, only when free. SQLSTATEs: none.
+-- Callers: internal; flow_channel: client, worker.
+CREATE FUNCTION flow_notify_idle(p_queues text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_now timestamptz := flow_now();
+    v_told text[];
+BEGIN
+    PERFORM FROM flow_idle_queues AS i
+      WHERE i.queue = ANY (p_queues) AND i.idle_until > v_now
+        AND i.notified_at NOT BETWEEN v_now - interval '50 milliseconds' AND v_now;
+    IF NOT FOUND OR flow_is_repeatable() THEN
+        RETURN;
+    END IF;
+    WITH told AS (
+        UPDATE flow_idle_queues AS i
+           SET idle_until = NULL, notified_at = v_now
+          FROM (SELECT f.queue FROM flow_idle_queues AS f
+                 WHERE f.queue = ANY (p_queues) AND f.idle_until > v_now
+                 ORDER BY f.queue
+                   FOR UPDATE SKIP LOCKED) AS free
+         WHERE i.queue = free.queue
+        RETURNING i.queue
+    )
+    SELECT array_agg(t.queue) INTO v_told FROM told AS t;
+    PERFORM pg_notify(flow_channel(), t.queue)
+       FROM unnest(v_told) AS t (queue)
+      WHERE NOT EXISTS (SELECT FROM flow_queues AS q WHERE q.queue = t.queue AND NOT q.notify);
+END
+$$;
+
+CREATE FUNCTION flow_channel() RETURNS text
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT 'flow_' || left(md5(current_schema()), 16)
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_notify_idle(text[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_channel() FROM PUBLIC;
+COMMENT ON FUNCTION flow_notify_idle(text[]) IS 'Tells idle listeners that queues have work.';
+COMMENT ON FUNCTION flow_channel() IS 'Name of the channel to listen on.';
 
 -- sql/types/flow_event_fact.sql
 -- flow_event_fact: what the projection needs to know of one stored event.
@@ -1296,6 +1878,7 @@ BEGIN
      ORDER BY e.run_id, k.kind, e.subject_id, e.sequence DESC
         ON CONFLICT (run_id, kind, subject_id) DO UPDATE
        SET due_at = excluded.due_at, dispatched_at = NULL;
+    PERFORM flow_lower_mark('', (SELECT min(e.due_at) FROM unnest(p_events) AS e));
 END
 $$;
 
@@ -1334,7 +1917,9 @@ BEGIN
                END,
                updated_at = c.recorded_at,
                ended_at = CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END,
-               blocked_reason = NULL
+               blocked_reason = CASE WHEN r.dead_letter_id IS NOT NULL
+                                          AND c.terminal_status IS NULL
+                                     THEN r.blocked_reason END
           FROM unnest(p_changes) AS c
          WHERE r.run_id = c.run_id
            AND c.flags & 64 = 0
@@ -2115,7 +2700,7 @@ BEGIN
     SELECT coalesce(array_agg(d.run_id), '{}') INTO v_gone FROM gone AS d;
     UPDATE flow_runs AS r
        SET blocked_reason = NULL
-     WHERE r.run_id = ANY (v_gone) AND r.blocked_reason IS NOT NULL;
+     WHERE r.run_id = ANY (v_gone) AND r.blocked_reason IS NOT NULL AND r.dead_letter_id IS NULL;
     RETURN QUERY
     SELECT g.run_id,
            g.run_id = ANY (v_gone)
@@ -2139,10 +2724,11 @@ COMMENT ON FUNCTION flow_release(text[], bigint[], bigint[])
 -- sql/functions/queue/flow_enqueue_drives.sql
 -- flow_enqueue_drives: makes one open drive task of every run, or counts one more reason to look at
 -- a run that has one already.
--- Arguments: p_run_ids; unknown runs are left out. A task that nobody holds becomes available now;
---   one that is leased stays with its holder, who cannot release it without looking again.
+-- Arguments: p_run_ids; unknown runs are left out, and, unless p_force, runs whose drive task is a
+--   dead letter. A task that nobody holds becomes available now; one that is leased stays with its
+--   holder, who cannot release it without looking again.
 -- Locks: queue rows, by run; the run locks are the caller's. SQLSTATEs: none. Callers: internal.
-CREATE FUNCTION flow_enqueue_drives(p_run_ids text[]) RETURNS void
+CREATE FUNCTION flow_enqueue_drives(p_run_ids text[], p_force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -2150,23 +2736,35 @@ SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_now timestamptz := flow_now();
+    v_queues text[];
 BEGIN
-    INSERT INTO flow_tasks AS t (queue, run_id, available_at, enqueued_at)
-    SELECT r.queue, r.run_id, v_now, v_now
-      FROM (SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
-             ORDER BY i.run_id) AS g
-     CROSS JOIN LATERAL (
-            SELECT f.queue, f.run_id FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
-        ON CONFLICT (run_id) WHERE kind = 'drive_run' DO UPDATE
-       SET wakes = t.wakes + 1,
-           available_at = CASE WHEN t.lease_owner IS NULL
-                               THEN least(t.available_at, excluded.available_at)
-                               ELSE t.available_at END;
+    WITH woken AS (
+        INSERT INTO flow_tasks AS t
+            (queue, run_id, available_at, enqueued_at, runtime_build, workflow_name)
+        SELECT r.queue, r.run_id, v_now, v_now, coalesce(r.runtime_build, ''), r.workflow_name
+          FROM (SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
+                 ORDER BY i.run_id) AS g
+         CROSS JOIN LATERAL (
+                SELECT f.queue, f.run_id, f.runtime_build, f.workflow_name, f.dead_letter_id
+                  FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
+         WHERE r.dead_letter_id IS NULL OR p_force
+            ON CONFLICT (run_id) WHERE kind = 'drive_run' DO UPDATE
+           SET wakes = t.wakes + 1,
+               available_at = CASE WHEN t.lease_owner IS NULL
+                                   THEN least(t.available_at, excluded.available_at)
+                                   ELSE t.available_at END
+        RETURNING t.queue
+    )
+    SELECT array_agg(DISTINCT w.queue) INTO v_queues FROM woken AS w;
+    IF v_queues IS NOT NULL THEN
+        PERFORM flow_notify_idle(v_queues);
+    END IF;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_enqueue_drives(text[]) FROM PUBLIC;
-COMMENT ON FUNCTION flow_enqueue_drives(text[]) IS 'Makes or wakes the drive tasks of runs.';
+REVOKE EXECUTE ON FUNCTION flow_enqueue_drives(text[], boolean) FROM PUBLIC;
+COMMENT ON FUNCTION flow_enqueue_drives(text[], boolean)
+    IS 'Makes or wakes the drive tasks of runs.';
 
 -- sql/functions/append/flow_append_many.sql
 -- flow_append_many: appends events to many runs in one call; the form that workers use.
@@ -3432,6 +4030,299 @@ REVOKE EXECUTE ON FUNCTION flow_dispose_expired_hooks(timestamptz, integer, text
 COMMENT ON FUNCTION flow_dispose_expired_hooks(timestamptz, integer, text)
     IS 'Disposes every hook whose expiry has passed.';
 
+-- sql/functions/fleet/flow_worker_beat.sql
+-- The registry of workers.
+--   flow_worker_beat(...)     the worker is alive; call it about every p_every
+--   flow_worker_gone(worker)  it ends in good order; returns whether it was known
+--   flow_live_workers()       those that did not miss three beats
+-- Arguments: p_worker_id, unique to the process; p_build it runs; p_host, p_pid; p_queues;
+--   p_workflows and p_steps it knows, null for all; p_slots, p_running; p_every; p_builds whose
+--   runs it drives, null for all; p_accept_unpinned, whether it drives runs of no build.
+-- No lease depends on it: it is what operators and waiting_for read. Workers that missed their
+--   beats for a day are forgotten by the next beat of any.
+-- Locks: rows of flow_workers. SQLSTATEs: WF010. Callers: worker; flow_live_workers: all.
+CREATE FUNCTION flow_worker_beat(
+    p_worker_id text, p_build text, p_host text, p_pid integer, p_queues text[],
+    p_workflows text[], p_steps text[], p_slots integer, p_running integer,
+    p_every interval DEFAULT '10 seconds', p_builds text[] DEFAULT NULL,
+    p_accept_unpinned boolean DEFAULT true
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_now timestamptz := flow_now();
+BEGIN
+    IF coalesce(btrim(p_worker_id), '') = '' THEN
+        PERFORM flow_raise_argument('p_worker_id', 'it is blank');
+    ELSIF p_every IS NULL OR p_every <= '0' THEN
+        PERFORM flow_raise_argument('p_every', 'it must be longer than nothing');
+    END IF;
+    INSERT INTO flow_workers AS w (worker_id, runtime_build, builds, accepts_unpinned, host, pid,
+        queues, workflows, steps, slots, running, started_at, last_beat, beat_every)
+    VALUES (p_worker_id, p_build, p_builds, coalesce(p_accept_unpinned, true),
+        coalesce(p_host, ''), coalesce(p_pid, 0), coalesce(p_queues, '{}'), p_workflows, p_steps,
+        coalesce(p_slots, 0), coalesce(p_running, 0), v_now, v_now, p_every)
+        ON CONFLICT (worker_id) DO UPDATE
+       SET runtime_build = excluded.runtime_build, builds = excluded.builds,
+           accepts_unpinned = excluded.accepts_unpinned, host = excluded.host,
+           pid = excluded.pid, queues = excluded.queues, workflows = excluded.workflows,
+           steps = excluded.steps, slots = excluded.slots, running = excluded.running,
+           last_beat = excluded.last_beat, beat_every = excluded.beat_every;
+    DELETE FROM flow_workers AS w
+          USING (SELECT f.worker_id FROM flow_workers AS f
+                  WHERE f.last_beat < v_now - interval '1 day' FOR UPDATE SKIP LOCKED) AS old
+          WHERE w.worker_id = old.worker_id;
+END
+$$;
+
+CREATE FUNCTION flow_worker_gone(p_worker_id text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    DELETE FROM flow_workers AS w WHERE w.worker_id = p_worker_id;
+    RETURN FOUND;
+END
+$$;
+
+CREATE FUNCTION flow_live_workers()
+RETURNS TABLE (
+    worker_id text, runtime_build text, builds text[], accepts_unpinned boolean, host text,
+    pid integer, queues text[], workflows text[], steps text[], slots integer, running integer,
+    started_at timestamptz, last_beat timestamptz
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := flow_now();
+BEGIN
+    RETURN QUERY
+    SELECT w.worker_id, w.runtime_build, w.builds, w.accepts_unpinned, w.host, w.pid, w.queues,
+           w.workflows, w.steps, w.slots, w.running, w.started_at, w.last_beat
+      FROM flow_workers AS w
+     WHERE w.last_beat > v_now - 3 * w.beat_every
+     ORDER BY w.worker_id;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_worker_beat(text, text, text, integer, text[], text[], text[],
+    integer, integer, interval, text[], boolean) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_worker_gone(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_live_workers() FROM PUBLIC;
+COMMENT ON FUNCTION flow_worker_beat(text, text, text, integer, text[], text[], text[], integer,
+    integer, interval, text[], boolean) IS 'Says that a worker is alive, and what it can do.';
+COMMENT ON FUNCTION flow_worker_gone(text) IS 'Says that a worker ends in good order.';
+COMMENT ON FUNCTION flow_live_workers() IS 'The workers that did not miss three beats.';
+
+-- sql/functions/fleet/flow_waiting_for.sql
+-- flow_waiting_for: why nobody takes a run that has work to do, as far as it can be computed.
+-- Arguments: p_run_id; p_queue, p_workflow, p_build, p_status, p_dead_letter_id as in flow_runs.
+-- Returns null when the run has ended, has nothing to do now, is at work, or is a dead letter (then
+--   blocked_reason says so); else: its queue is paused, or no live worker serves its queue, its
+--   build or its workflow. Runs that a live worker will take get null as well.
+-- Locks: none. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_waiting_for(
+    p_run_id text, p_queue text, p_workflow text, p_build text, p_status text,
+    p_dead_letter_id bigint
+) RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+DECLARE
+    v_now timestamptz := flow_now();
+    v_workers record;
+BEGIN
+    IF flow_is_terminal(p_status) OR p_dead_letter_id IS NOT NULL THEN
+        RETURN NULL;
+    END IF;
+    PERFORM FROM flow_tasks AS t
+      WHERE t.run_id = p_run_id AND t.kind = 'drive_run' AND t.available_at <= v_now
+        AND (t.lease_owner IS NULL OR t.lease_expires_at <= v_now);
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    PERFORM FROM flow_queues AS q WHERE q.queue = p_queue AND q.paused;
+    IF FOUND THEN
+        RETURN format('queue %s is paused', p_queue);
+    END IF;
+    SELECT count(*) AS serve,
+           count(*) FILTER (WHERE flow_worker_admits(w, p_build)) AS admit,
+           count(*) FILTER (WHERE w.workflows IS NULL OR p_workflow = ANY (w.workflows)) AS know,
+           count(*) FILTER (WHERE flow_worker_admits(w, p_build)
+               AND (w.workflows IS NULL OR p_workflow = ANY (w.workflows))) AS fit
+      INTO v_workers
+      FROM flow_workers AS w
+     WHERE w.last_beat > v_now - 3 * w.beat_every AND p_queue = ANY (w.queues);
+    RETURN CASE
+        WHEN v_workers.fit > 0 THEN NULL
+        WHEN v_workers.serve = 0 THEN format('no worker for queue %s', p_queue)
+        WHEN v_workers.know = 0 THEN format('no worker for workflow %s', p_workflow)
+        WHEN v_workers.admit = 0 AND p_build IS NULL THEN 'no worker for runs without a build'
+        WHEN v_workers.admit = 0 THEN format('no worker for build %s', p_build)
+        WHEN p_build IS NULL THEN format('no worker for workflow %s without a build', p_workflow)
+        ELSE format('no worker for workflow %s of build %s', p_workflow, p_build) END;
+END
+$$;
+
+-- Whether a worker drives runs of a build; null is no build.
+CREATE FUNCTION flow_worker_admits(p_worker flow_workers, p_build text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN p_build IS NULL THEN (p_worker).accepts_unpinned
+            ELSE (p_worker).builds IS NULL OR p_build = ANY ((p_worker).builds) END;
+
+REVOKE EXECUTE ON FUNCTION flow_waiting_for(text, text, text, text, text, bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_worker_admits(flow_workers, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_waiting_for(text, text, text, text, text, bigint)
+    IS 'Why nobody takes a run that has work to do.';
+COMMENT ON FUNCTION flow_worker_admits(flow_workers, text)
+    IS 'Whether a worker drives runs of a build.';
+
+-- sql/functions/fleet/flow_build_usage.sql
+-- flow_build_usage: which builds still have open runs, and who can drive them: a build without open
+-- runs may be retired.
+-- Arguments: none. Returns one row a build that open runs are pinned to or that a live worker runs:
+--   open_runs, oldest_created_at of them, and live_workers, those that drive runs of the build.
+-- Locks: none. SQLSTATEs: none. Callers: client, worker, reader.
+CREATE FUNCTION flow_build_usage()
+RETURNS TABLE (
+    runtime_build text, open_runs bigint, oldest_created_at timestamptz, live_workers bigint
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH live AS MATERIALIZED (
+        SELECT w.runtime_build, w.builds FROM flow_live_workers() AS w
+    ), used AS (
+        SELECT r.runtime_build, count(*) AS n, min(r.created_at) AS oldest
+          FROM flow_runs AS r
+         WHERE r.runtime_build IS NOT NULL AND r.ended_at IS NULL AND r.head_sequence > 0
+         GROUP BY r.runtime_build
+    )
+    SELECT coalesce(u.runtime_build, b.runtime_build), coalesce(u.n, 0), u.oldest,
+           (SELECT count(*) FROM live AS l
+             WHERE l.builds IS NULL
+                OR coalesce(u.runtime_build, b.runtime_build) = ANY (l.builds))
+      FROM used AS u
+      FULL JOIN (SELECT DISTINCT l.runtime_build FROM live AS l
+                  WHERE l.runtime_build IS NOT NULL) AS b
+        ON b.runtime_build = u.runtime_build
+     ORDER BY 1;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_build_usage() FROM PUBLIC;
+COMMENT ON FUNCTION flow_build_usage() IS 'Which builds still have open runs.';
+
+-- sql/functions/fleet/flow_health.sql
+-- flow_health: what an operator looks at first.
+--   flow_health()             one row a fact
+--   flow_snapshot_holders()   who keeps vacuum from removing dead rows, the oldest first
+-- Facts, by kind and name:
+--   queue          one row a queue: count of tasks that are ready, age of the oldest; detail has
+--                  leased, expired, delayed, paused and dead_letters
+--   wakeups        deadlines that have passed and are not dispatched: count (1000 at most), lag
+--   workers        live workers
+--   snapshot       the oldest holder of a snapshot: name, age; detail as flow_snapshot_holders
+-- Counting a queue reads its tasks: not for a tight loop.
+-- Holders: sessions, prepared transactions, replication slots, standbys with feedback. A role
+--   without pg_read_all_stats sees the sessions of its own and not those of others.
+-- Arguments: none. Locks: none. SQLSTATEs: none. Callers: client, worker, reader.
+CREATE FUNCTION flow_snapshot_holders()
+RETURNS TABLE (
+    kind text, name text, pid integer, state text, transactions_behind bigint, age interval
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT h.kind, h.name, h.pid, h.state, age(h.xmin)::bigint, clock.now - h.since
+      FROM (SELECT flow_now() AS now) AS clock
+     CROSS JOIN (
+            SELECT 'session' AS kind, coalesce(nullif(a.application_name, ''), a.backend_type)
+                       AS name, a.pid, a.state,
+                   CASE WHEN age(a.backend_xid) > coalesce(age(a.backend_xmin), -1)
+                        THEN a.backend_xid ELSE a.backend_xmin END AS xmin,
+                   a.xact_start AS since
+              FROM pg_catalog.pg_stat_activity AS a
+             WHERE (a.datname = current_database() OR a.datname IS NULL)
+               AND a.backend_type NOT IN ('walsender', 'autovacuum worker')
+               AND a.pid <> pg_backend_pid()
+            UNION ALL
+            SELECT 'prepared transaction', p.gid, NULL, NULL, p.transaction, p.prepared
+              FROM pg_catalog.pg_prepared_xacts AS p
+             WHERE p.database = current_database()
+            UNION ALL
+            SELECT 'replication slot', s.slot_name::text, s.active_pid,
+                   CASE WHEN s.active THEN 'active' ELSE 'inactive' END, s.xmin, NULL
+              FROM pg_catalog.pg_replication_slots AS s
+            UNION ALL
+            SELECT 'standby', r.application_name, r.pid, r.state, r.backend_xmin, NULL
+              FROM pg_catalog.pg_stat_replication AS r) AS h
+     WHERE h.xmin IS NOT NULL
+     ORDER BY age(h.xmin) DESC, clock.now - h.since DESC NULLS LAST;
+END
+$$;
+
+CREATE FUNCTION flow_health()
+RETURNS TABLE (kind text, name text, count bigint, age interval, detail json)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := flow_now();
+BEGIN
+    RETURN QUERY
+    SELECT 'queue', q.queue, coalesce(t.ready, 0), v_now - t.oldest,
+           json_build_object('leased', coalesce(t.leased, 0), 'expired', coalesce(t.expired, 0),
+               'delayed', coalesce(t.delayed, 0), 'paused', coalesce(c.paused, false),
+               'dead_letters', (SELECT count(*) FROM flow_dead_letters AS d
+                                 WHERE d.queue = q.queue))
+      FROM (SELECT l.queue FROM flow_lanes AS l
+            UNION SELECT s.queue FROM flow_queues AS s
+            UNION SELECT d.queue FROM flow_dead_letters AS d) AS q
+      LEFT JOIN flow_queues AS c ON c.queue = q.queue
+      LEFT JOIN LATERAL (
+            SELECT count(*) FILTER (WHERE f.lease_owner IS NULL AND f.available_at <= v_now)
+                       AS ready,
+                   min(f.available_at) FILTER (WHERE f.lease_owner IS NULL
+                                                 AND f.available_at <= v_now) AS oldest,
+                   count(*) FILTER (WHERE f.lease_expires_at > v_now) AS leased,
+                   count(*) FILTER (WHERE f.lease_expires_at <= v_now) AS expired,
+                   count(*) FILTER (WHERE f.lease_owner IS NULL AND f.available_at > v_now)
+                       AS delayed
+              FROM flow_tasks AS f WHERE f.queue = q.queue) AS t ON true
+     ORDER BY q.queue;
+    RETURN QUERY
+    SELECT 'wakeups', '', count(*), v_now - min(d.due_at), NULL::json
+      FROM (SELECT w.due_at FROM scheduled_wakeups AS w
+             WHERE w.dispatched_at IS NULL AND w.due_at <= v_now
+             ORDER BY w.due_at LIMIT 1000) AS d;
+    RETURN QUERY
+    SELECT 'workers', '', count(*), NULL::interval, NULL::json FROM flow_live_workers() AS l;
+    RETURN QUERY
+    SELECT 'snapshot', h.name, h.transactions_behind, h.age,
+           json_build_object('kind', h.kind, 'pid', h.pid, 'state', h.state)
+      FROM flow_snapshot_holders() AS h LIMIT 1;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_snapshot_holders() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_health() FROM PUBLIC;
+COMMENT ON FUNCTION flow_snapshot_holders()
+    IS 'Who keeps vacuum from removing dead rows, the oldest first.';
+COMMENT ON FUNCTION flow_health() IS 'What an operator looks at first.';
+
 -- sql/functions/inspect/flow_load_runs.sql
 -- flow_load_runs: histories, for drivers.
 -- Arguments: p_run_ids; unknown runs are left out. p_after, null or one entry a run: only the events
@@ -3546,7 +4437,7 @@ CREATE FUNCTION flow_list_runs(
 ) RETURNS TABLE (
     run_id text, workflow_name text, workflow_version text, runtime_build text, queue text,
     status text, head_sequence bigint, blocked_reason text, created_at timestamptz,
-    updated_at timestamptz, ended_at timestamptz
+    updated_at timestamptz, ended_at timestamptz, waiting_for text
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
@@ -3562,7 +4453,9 @@ BEGIN
     END IF;
     RETURN QUERY EXECUTE concat(
         'SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
-                r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at
+                r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at,
+                flow_waiting_for(r.run_id, r.queue, r.workflow_name, r.runtime_build, r.status,
+                                 r.dead_letter_id)
            FROM flow_runs AS r
           WHERE r.head_sequence > 0',
         CASE WHEN p_status IS NOT NULL THEN ' AND r.status = $1' END,
@@ -3613,14 +4506,15 @@ COMMENT ON FUNCTION flow_list_run_ids(text, integer) IS 'Run ids in byte order.'
 
 -- sql/functions/inspect/flow_run_info.sql
 -- flow_run_info: one run, as the list page shows it, with its lease and task.
--- Arguments: p_run_id.
+-- Arguments: p_run_id. waiting_for is computed: why no live worker takes it.
 -- Locks: none. SQLSTATEs: WF001. Callers: client, worker, reader.
 CREATE FUNCTION flow_run_info(p_run_id text)
 RETURNS TABLE (
     run_id text, workflow_name text, workflow_version text, runtime_build text, queue text,
     status text, head_sequence bigint, blocked_reason text, created_at timestamptz,
     updated_at timestamptz, ended_at timestamptz, lease_epoch bigint, lease_owner text,
-    lease_expires_at timestamptz, available_at timestamptz
+    lease_expires_at timestamptz, available_at timestamptz, waiting_for text,
+    dead_letter_id bigint, crashes integer
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
@@ -3632,7 +4526,10 @@ BEGIN
     RETURN QUERY
     SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
            r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at,
-           r.lease_epoch, t.lease_owner, t.lease_expires_at, t.available_at
+           r.lease_epoch, t.lease_owner, t.lease_expires_at, t.available_at,
+           flow_waiting_for(r.run_id, r.queue, r.workflow_name, r.runtime_build, r.status,
+                            r.dead_letter_id),
+           r.dead_letter_id, coalesce(t.crashes, 0)
       FROM flow_runs AS r
       LEFT JOIN flow_tasks AS t ON t.run_id = r.run_id AND t.kind = 'drive_run'
      WHERE r.run_id = p_run_id;
@@ -3860,79 +4757,297 @@ $$;
 REVOKE EXECUTE ON FUNCTION flow_next_wakeup() FROM PUBLIC;
 COMMENT ON FUNCTION flow_next_wakeup() IS 'The earliest deadline.';
 
+-- sql/functions/queue/flow_dedupe_key.sql
+-- What tasks are checked for, and by what two of them are the same.
+--   flow_dedupe_key(kind, run, payload)   kind and SHA-256 of the ids it addresses, each with its
+--                                         length; a token is only in there as part of the hash
+--   flow_check_task(...)                  refuses what makes no sense
+--   flow_is_token_kind(kind)              whether the payload of the kind holds a token
+-- Arguments: as in flow_enqueue_task. Locks: none. SQLSTATEs: WF010, WF013. Callers: internal.
+CREATE FUNCTION flow_dedupe_key(p_kind text, p_run_id text, p_payload json) RETURNS text
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT p_kind || ':' || encode(sha256(convert_to(
+               string_agg(octet_length(i.part) || ':' || i.part, ',' ORDER BY i.n), 'UTF8')), 'hex')
+      FROM (VALUES (1, p_kind), (2, coalesce(p_run_id, '')),
+                   (3, coalesce(flow_json_get(p_payload, 'wait_id')::text, '')),
+                   (4, coalesce(flow_json_get(p_payload, 'hook_id')::text, '')),
+                   (5, coalesce(flow_json_get(p_payload, 'token')::text, ''))) AS i (n, part)
+$$;
+
+CREATE FUNCTION flow_is_token_kind(p_kind text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN p_kind IN ('resume_hook_by_token', 'dispose_hook_by_token');
+
+CREATE FUNCTION flow_check_task(
+    p_kind text, p_payload json, p_queue text, p_run_id text, p_dedupe_mode text,
+    p_dedupe_ttl interval, p_max_attempts integer, p_retry_delay interval, p_timeout interval,
+    p_max_stalled integer
+) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_member text := CASE
+        WHEN p_kind = 'resume_wait' THEN 'wait_id'
+        WHEN p_kind IN ('resume_hook', 'dispose_hook') THEN 'hook_id'
+        WHEN p_kind IN ('resume_hook_by_token', 'dispose_hook_by_token') THEN 'token' END;
+BEGIN
+    IF p_kind IS NULL OR p_kind NOT IN (
+        'drive_run', 'resume_wait', 'resume_hook', 'resume_hook_by_token', 'dispose_hook',
+        'dispose_hook_by_token', 'resume_scheduled_run', 'resume_due_waits', 'resume_due_retries')
+    THEN
+        PERFORM flow_raise_argument('p_kind', 'there is no such kind of task');
+    ELSIF p_kind IN ('resume_hook_by_token', 'dispose_hook_by_token', 'resume_due_waits',
+        'resume_due_retries')
+    THEN
+        IF p_run_id IS NOT NULL THEN
+            PERFORM flow_raise_argument('p_run_id', 'tasks of this kind name no run');
+        END IF;
+    ELSIF NOT coalesce(flow_run_id_is_valid(p_run_id), false) THEN
+        PERFORM flow_raise_run_id(p_run_id);
+    END IF;
+    IF v_member IS NOT NULL AND (p_payload IS NULL OR json_typeof(p_payload) <> 'object'
+        OR coalesce(json_typeof(flow_json_get(p_payload, v_member)), '') <> 'string')
+    THEN
+        PERFORM flow_raise_argument('p_payload',
+            'it must be an object with the string ' || v_member);
+    ELSIF octet_length(p_payload::text) > 1048576 THEN
+        PERFORM flow_raise_argument('p_payload', 'it is over 1048576 bytes');
+    ELSIF coalesce(btrim(p_queue), '') = '' OR octet_length(p_queue) > 255 THEN
+        PERFORM flow_raise_argument('p_queue', 'it must be 1 to 255 bytes, not blank');
+    ELSIF p_dedupe_mode IS NULL OR p_dedupe_mode NOT IN (
+        'off', 'until_terminal', 'until_terminal_or_ttl', 'keep_latest')
+    THEN
+        PERFORM flow_raise_argument('p_dedupe_mode', 'there is no such mode');
+    ELSIF (p_dedupe_mode = 'until_terminal_or_ttl') <> (p_dedupe_ttl IS NOT NULL)
+        OR p_dedupe_ttl <= '0'
+    THEN
+        PERFORM flow_raise_argument('p_dedupe_ttl',
+            'it belongs to until_terminal_or_ttl and must be longer than nothing');
+    ELSIF p_max_attempts < 1 OR p_max_stalled < 0 THEN
+        PERFORM flow_raise_argument('p_max_attempts', 'attempts begin at one, crashes at none');
+    ELSIF p_retry_delay < '0' OR p_timeout <= '0' THEN
+        PERFORM flow_raise_argument('p_retry_delay', 'a delay or timeout cannot be negative');
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_dedupe_key(text, text, json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_is_token_kind(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_check_task(text, json, text, text, text, interval, integer,
+    interval, interval, integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_dedupe_key(text, text, json) IS 'By what two tasks are the same.';
+COMMENT ON FUNCTION flow_is_token_kind(text) IS 'Whether the payload of the kind holds a token.';
+COMMENT ON FUNCTION flow_check_task(text, json, text, text, text, interval, integer, interval,
+    interval, integer) IS 'Refuses a task that makes no sense.';
+
+-- sql/functions/queue/flow_bury_tasks.sql
+-- flow_bury_tasks: turns tasks into dead letters; the one place where tasks give up.
+-- Arguments: p_task_ids, their rows locked by the caller, and the runs of drive tasks too;
+--   p_reason, or null for tasks whose lease expired once too often.
+-- The run of a drive task is blocked with the reason, nothing wakes it until the letter is
+--   redriven, and its fence is raised: whoever comes back late is refused. A run that has ended
+--   needs neither.
+--   The letter of a task by token names run and hook, when its hook is active, and never the token.
+-- Locks: rows; the queue rows and run locks are the caller's. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_bury_tasks(p_task_ids bigint[], p_reason text)
+RETURNS TABLE (task_id bigint, dead_letter_id bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := flow_now();
+    v_letters bigint[];
+    v_tasks bigint[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM flow_tasks AS t
+              WHERE t.task_id = ANY (p_task_ids)
+        RETURNING t.task_id, t.queue, t.kind, t.run_id, t.payload, t.priority, t.attempts,
+                  t.crashes + CASE WHEN p_reason IS NULL THEN (t.lease_owner IS NOT NULL)::integer
+                                   ELSE 0 END AS crashes,
+                  t.last_error, t.enqueued_at, t.concurrency_key, t.max_attempts, t.max_stalled,
+                  t.retry_delay, t.timeout, t.keep
+    ), letters AS (
+        INSERT INTO flow_dead_letters AS d (task_id, queue, kind, run_id, payload, reason,
+            last_error, attempts, crashes, enqueued_at, dead_at, policy)
+        SELECT g.task_id, g.queue, g.kind, coalesce(g.run_id, h.run_id),
+               CASE WHEN flow_is_token_kind(g.kind)
+                    THEN flow_redacted_payload(g.payload, h.hook_id) ELSE g.payload END,
+               coalesce(p_reason, format('lost %s workers while they worked on it', g.crashes)),
+               g.last_error, g.attempts, g.crashes, g.enqueued_at, v_now,
+               jsonb_strip_nulls(jsonb_build_object('priority', g.priority,
+                   'concurrency_key', g.concurrency_key, 'max_attempts', g.max_attempts,
+                   'max_stalled', g.max_stalled, 'retry_delay', g.retry_delay,
+                   'timeout', g.timeout, 'keep', g.keep))
+          FROM gone AS g
+          LEFT JOIN LATERAL (
+                SELECT f.run_id, f.hook_id FROM flow_active_hooks AS f
+                 WHERE flow_is_token_kind(g.kind)
+                   AND f.token = flow_json_get_text(g.payload, 'token')
+                 LIMIT 1) AS h ON true
+         WHERE g.kind <> 'drive_run'
+            OR NOT flow_is_terminal((SELECT r.status FROM flow_runs AS r
+                                      WHERE r.run_id = g.run_id))
+        RETURNING d.task_id, d.dead_letter_id, d.kind, d.run_id, d.reason
+    ), blocked AS (
+        UPDATE flow_runs AS r
+           SET blocked_reason = l.reason, dead_letter_id = l.dead_letter_id,
+               lease_epoch = r.lease_epoch + 1
+          FROM letters AS l
+         WHERE l.kind = 'drive_run' AND r.run_id = l.run_id
+        RETURNING r.run_id
+    )
+    SELECT array_agg(l.task_id), array_agg(l.dead_letter_id) INTO v_tasks, v_letters
+      FROM letters AS l;
+    RETURN QUERY
+    SELECT u.task_id, u.dead_letter_id
+      FROM unnest(v_tasks, v_letters) AS u (task_id, dead_letter_id);
+END
+$$;
+
+-- The payload of a task by token with the hook in place of the token.
+CREATE FUNCTION flow_redacted_payload(p_payload json, p_hook_id text) RETURNS json
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT ('{"hook_id":' || coalesce(to_json(p_hook_id)::text, 'null')
+            || coalesce(',"payload":' || flow_json_get(p_payload, 'payload')::text, '')
+            || '}')::json
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_bury_tasks(bigint[], text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_redacted_payload(json, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_bury_tasks(bigint[], text) IS 'Turns tasks into dead letters.';
+COMMENT ON FUNCTION flow_redacted_payload(json, text)
+    IS 'The payload of a task by token with the hook in place of the token.';
+
 -- sql/types/flow_claim_candidate.sql
--- flow_claim_candidate: a task whose row a claim has locked, with what orders it among others.
+-- flow_claim_candidate: a task whose row a claim has locked, with what the claim decides by.
 CREATE TYPE flow_claim_candidate AS (
     task_id bigint,
-    run_id text,
+    run_id text COLLATE "C",
+    kind text COLLATE "C",
     priority smallint,
-    available_at timestamptz
+    available_at timestamptz,
+    concurrency_key text COLLATE "C",
+    crashed boolean,
+    is_dead boolean
 );
 
 COMMENT ON TYPE flow_claim_candidate IS 'A task whose row a claim has locked.';
 
+-- sql/types/flow_claim_filter.sql
+-- flow_claim_filter: which tasks a claim will take; null members let everything pass.
+CREATE TYPE flow_claim_filter AS (
+    builds text[] COLLATE "C",
+    accept_unpinned boolean,
+    workflows text[] COLLATE "C",
+    kinds text[] COLLATE "C",
+    max_crashes integer
+);
+
+COMMENT ON TYPE flow_claim_filter IS 'Which tasks a claim will take.';
+
 -- sql/functions/queue/flow_claim_candidates.sql
--- flow_claim_candidates: locks the rows of the next tasks that can be claimed.
--- Arguments: p_queue, p_limit, p_now; p_seen, tasks that were looked at already.
+-- flow_claim_candidates: locks the rows of the next tasks of a queue that can be claimed.
+-- Arguments: p_queue, p_limit, p_now; p_filter, what the claim takes; p_full_keys, concurrency keys
+--   that have no slot left; p_seen, tasks that were looked at already.
 -- Returns at most p_limit tasks in the order of claiming. Expired leases are found by an index of
---   their own; within one priority the ready ones are read in index order and the scan ends at the
---   first that is not available yet, so neither leased nor delayed tasks cost anything.
+--   their own. The ready ones are read lane by lane in index order, from the mark of the lane to
+--   the present, so neither leased nor delayed tasks nor those of another build cost anything.
+--   is_dead: a lease of the task expired once too often.
 -- Locks: queue rows, only when free. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_claim_candidates(
-    p_queue text, p_limit integer, p_now timestamptz, p_seen bigint[]
-) RETURNS TABLE (task_id bigint, run_id text)
+    p_queue text, p_limit integer, p_now timestamptz, p_filter flow_claim_filter,
+    p_full_keys text[], p_seen bigint[]
+) RETURNS SETOF flow_claim_candidate
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_tasks flow_claim_candidate[];
     v_more flow_claim_candidate[];
-    v_priority integer := -32769;
+    v_lane record;
+    v_priority smallint;
+    v_low timestamptz;
 BEGIN
+    SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = p_queue;
     WITH expired AS MATERIALIZED (
-        SELECT t.task_id, t.run_id, t.priority, t.available_at
+        SELECT t.task_id, t.run_id, t.kind, t.priority, t.available_at, t.concurrency_key,
+               t.crashes + 1 > coalesce(t.max_stalled, p_filter.max_crashes, 2147483647) AS is_dead
           FROM flow_tasks AS t
-         WHERE t.queue = p_queue AND t.lease_owner IS NOT NULL AND t.lease_expires_at <= p_now
-           AND t.kind = 'drive_run' AND t.task_id <> ALL (p_seen)
+         WHERE t.queue = p_queue AND t.lease_owner IS NOT NULL
+           AND t.lease_expires_at >= coalesce(v_low, '-infinity')
+           AND t.lease_expires_at <= p_now
+           AND flow_claim_admits(p_filter, t.runtime_build, t.workflow_name, t.kind)
+           AND (t.concurrency_key IS NULL OR t.concurrency_key <> ALL (p_full_keys))
+           AND t.task_id <> ALL (p_seen)
          ORDER BY t.lease_expires_at, t.task_id
          LIMIT p_limit
            FOR UPDATE SKIP LOCKED
     )
-    SELECT array_agg(ROW(e.task_id, e.run_id, e.priority, e.available_at)::flow_claim_candidate)
+    SELECT array_agg(ROW(e.task_id, e.run_id, e.kind, e.priority, e.available_at,
+                         e.concurrency_key, true, e.is_dead)::flow_claim_candidate)
       INTO v_tasks FROM expired AS e;
     v_tasks := coalesce(v_tasks, '{}');
 
+    FOR v_lane IN
+        SELECT l.priority, l.runtime_build, l.low_water
+          FROM flow_lanes AS l
+         WHERE l.queue = p_queue
+           AND CASE WHEN l.runtime_build = '' THEN p_filter.accept_unpinned
+                    ELSE p_filter.builds IS NULL OR l.runtime_build = ANY (p_filter.builds) END
+         ORDER BY l.priority, l.runtime_build
     LOOP
-        SELECT t.priority INTO v_priority
-          FROM flow_tasks AS t
-         WHERE t.queue = p_queue AND t.lease_owner IS NULL AND t.priority > v_priority
-         ORDER BY t.priority
-         LIMIT 1;
-        EXIT WHEN NOT FOUND;
+        EXIT WHEN v_lane.priority <> v_priority AND cardinality(v_tasks) >= p_limit;
+        v_priority := v_lane.priority;
         WITH ready AS MATERIALIZED (
-            SELECT t.task_id, t.run_id, t.priority, t.available_at
+            SELECT t.task_id, t.run_id, t.kind, t.priority, t.available_at, t.concurrency_key
               FROM flow_tasks AS t
-             WHERE t.queue = p_queue AND t.lease_owner IS NULL AND t.priority = v_priority
-               AND t.available_at <= p_now
-               AND t.kind = 'drive_run' AND t.task_id <> ALL (p_seen)
+             WHERE t.queue = p_queue AND t.lease_owner IS NULL AND t.priority = v_lane.priority
+               AND t.runtime_build = v_lane.runtime_build
+               AND t.available_at >= v_lane.low_water AND t.available_at <= p_now
+               AND flow_claim_admits(p_filter, t.runtime_build, t.workflow_name, t.kind)
+               AND (t.concurrency_key IS NULL OR t.concurrency_key <> ALL (p_full_keys))
+               AND t.task_id <> ALL (p_seen)
              ORDER BY t.available_at, t.task_id
              LIMIT p_limit
                FOR UPDATE SKIP LOCKED
         )
-        SELECT array_agg(ROW(r.task_id, r.run_id, r.priority, r.available_at)::flow_claim_candidate)
+        SELECT array_agg(ROW(r.task_id, r.run_id, r.kind, r.priority, r.available_at,
+                             r.concurrency_key, false, false)::flow_claim_candidate)
           INTO v_more FROM ready AS r;
         v_tasks := v_tasks || coalesce(v_more, '{}');
-        EXIT WHEN cardinality(v_tasks) >= p_limit;
     END LOOP;
 
     RETURN QUERY
-    SELECT t.task_id, t.run_id
+    SELECT t.task_id, t.run_id, t.kind, t.priority, t.available_at, t.concurrency_key, t.crashed,
+           t.is_dead
       FROM unnest(v_tasks) AS t
      ORDER BY t.priority, t.available_at, t.task_id
      LIMIT p_limit;
 END
 $$;
+
+-- Whether a claim takes tasks of this build, workflow and kind.
+CREATE FUNCTION flow_claim_admits(
+    p_filter flow_claim_filter, p_build text, p_workflow text, p_kind text
+) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN p_build = '' THEN (p_filter).accept_unpinned
+            ELSE (p_filter).builds IS NULL OR p_build = ANY ((p_filter).builds) END
+   AND ((p_filter).workflows IS NULL OR p_workflow IS NULL
+        OR p_workflow = ANY ((p_filter).workflows))
+   AND ((p_filter).kinds IS NULL OR p_kind = ANY ((p_filter).kinds));
 
 -- Refuses a lease without an owner or of no length.
 CREATE FUNCTION flow_check_lease(p_owner text, p_lease interval) RETURNS void
@@ -3948,86 +5063,339 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_claim_candidates(text, integer, timestamptz, bigint[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_claim_candidates(
+    text, integer, timestamptz, flow_claim_filter, text[], bigint[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_claim_admits(flow_claim_filter, text, text, text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_check_lease(text, interval) FROM PUBLIC;
-COMMENT ON FUNCTION flow_claim_candidates(text, integer, timestamptz, bigint[])
+COMMENT ON FUNCTION flow_claim_candidates(
+    text, integer, timestamptz, flow_claim_filter, text[], bigint[])
     IS 'Locks the rows of the next tasks that can be claimed.';
+COMMENT ON FUNCTION flow_claim_admits(flow_claim_filter, text, text, text)
+    IS 'Whether a claim takes tasks of this build, workflow and kind.';
 COMMENT ON FUNCTION flow_check_lease(text, interval)
     IS 'Refuses a lease without an owner or of no length.';
 
--- sql/functions/queue/flow_claim_tasks.sql
--- flow_claim_tasks: takes the leases of runs that have work to do.
--- Arguments: p_queue; p_limit, 1 to 1000, never exceeded; p_owner, who claims, shown to operators;
---   p_lease, how long the lease lasts without a heartbeat.
--- A task can be claimed when it is available and nobody holds it, or its lease has expired. Smaller
---   priority first, then the oldest. Each claim raises the run's lease epoch, the fence that
---   appends are checked against, and counts one attempt.
--- Locks: queue rows and run locks, both only when free, so that a claim never waits; then rows.
--- SQLSTATEs: WF010. Callers: worker.
-CREATE FUNCTION flow_claim_tasks(p_queue text, p_limit integer, p_owner text, p_lease interval)
-RETURNS TABLE (
-    task_id bigint, run_id text, kind text, payload json, epoch bigint, wakes bigint,
-    attempts integer, head_sequence bigint, db_now timestamptz
+-- sql/functions/queue/flow_queue_room.sql
+-- flow_queue_room: how many tasks of a queue may be claimed now.
+-- Arguments: p_queue; p_limit, what the claim wants; p_now.
+-- Returns room, 0 to p_limit; max_per_key, null without such a limit; keys and held, the live
+--   leases of each concurrency key, when there is such a limit.
+-- Slots are counted from live leases, so one whose holder died is free when its lease has expired.
+--   The row of a queue with limits stays locked until the claim is committed: the next claim counts
+--   what this one took. Meanwhile others pass the queue over.
+-- Locks: the row of the queue, only when free. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_queue_room(
+    p_queue text, p_limit integer, p_now timestamptz,
+    OUT room integer, OUT max_per_key integer, OUT keys text[], OUT held bigint[]
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
-SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_queue record;
+BEGIN
+    room := p_limit;
+    SELECT q.paused, q.max_running, q.max_per_key, q.rate_limit INTO v_queue
+      FROM flow_queues AS q WHERE q.queue = p_queue;
+    IF NOT FOUND THEN
+        RETURN;
+    ELSIF v_queue.paused THEN
+        room := 0;
+        RETURN;
+    ELSIF v_queue.max_running IS NULL AND v_queue.max_per_key IS NULL
+        AND v_queue.rate_limit IS NULL
+    THEN
+        RETURN;
+    END IF;
+    SELECT q.paused, q.max_running, q.max_per_key, q.rate_limit, q.rate_interval,
+           q.rate_started_at, q.rate_used
+      INTO v_queue
+      FROM flow_queues AS q WHERE q.queue = p_queue FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND OR v_queue.paused THEN
+        room := 0;
+        RETURN;
+    END IF;
+    IF v_queue.rate_limit IS NOT NULL THEN
+        room := least(room, v_queue.rate_limit - CASE
+            WHEN p_now >= v_queue.rate_started_at + v_queue.rate_interval
+                OR p_now < v_queue.rate_started_at THEN 0
+            ELSE v_queue.rate_used END);
+    END IF;
+    IF v_queue.max_running IS NOT NULL THEN
+        room := least(room, v_queue.max_running - (
+            SELECT count(*) FROM flow_tasks AS t
+             WHERE t.queue = p_queue AND t.lease_owner IS NOT NULL
+               AND t.lease_expires_at > p_now)::integer);
+    END IF;
+    room := greatest(room, 0);
+    max_per_key := v_queue.max_per_key;
+    IF max_per_key IS NOT NULL AND room > 0 THEN
+        SELECT array_agg(k.concurrency_key), array_agg(k.n) INTO keys, held
+          FROM (SELECT t.concurrency_key, count(*) AS n
+                  FROM flow_tasks AS t
+                 WHERE t.queue = p_queue AND t.lease_owner IS NOT NULL
+                   AND t.lease_expires_at > p_now AND t.concurrency_key IS NOT NULL
+                 GROUP BY t.concurrency_key) AS k;
+    END IF;
+END
+$$;
+
+-- Counts claims against the rate of their queue; its row is locked by flow_queue_room.
+CREATE FUNCTION flow_count_claims(p_queue text, p_count integer, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+AS $$
+BEGIN
+    UPDATE flow_queues AS q
+       SET rate_used = p_count + CASE
+               WHEN p_now >= q.rate_started_at + q.rate_interval OR p_now < q.rate_started_at THEN 0
+               ELSE q.rate_used END,
+           rate_started_at = CASE
+               WHEN p_now >= q.rate_started_at + q.rate_interval OR p_now < q.rate_started_at
+               THEN p_now ELSE q.rate_started_at END
+     WHERE q.queue = p_queue AND q.rate_limit IS NOT NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_queue_room(text, integer, timestamptz) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_count_claims(text, integer, timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION flow_queue_room(text, integer, timestamptz)
+    IS 'How many tasks of a queue may be claimed now.';
+COMMENT ON FUNCTION flow_count_claims(text, integer, timestamptz)
+    IS 'Counts claims against the rate of their queue.';
+
+-- sql/functions/queue/flow_claim_pick.sql
+-- flow_claim_pick: picks and locks the next tasks of one queue for a claim.
+-- Arguments: p_queue, p_limit, p_now, p_filter as in flow_claim_candidates.
+-- Returns at most p_limit tasks, in the order of claiming. A run that is busy is passed over, so it
+--   looks again until there is enough or nothing left. Tasks whose lease expired once too often
+--   become dead letters on the way.
+-- Locks: the row of the queue, queue rows and run locks, all only when free.
+-- SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_claim_pick(
+    p_queue text, p_limit integer, p_now timestamptz, p_filter flow_claim_filter
+) RETURNS SETOF flow_claim_candidate
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_room record;
+    v_full text[] := '{}';
+    v_found flow_claim_candidate[];
+    v_taken flow_claim_candidate[] := '{}';
+    v_seen bigint[] := '{}';
+    v_locked text[];
+    v_dead bigint[];
+BEGIN
+    SELECT r.room, r.max_per_key, coalesce(r.keys, '{}') AS keys, coalesce(r.held, '{}') AS held
+      INTO v_room FROM flow_queue_room(p_queue, p_limit, p_now) AS r;
+    IF v_room.room = 0 THEN
+        RETURN;
+    END IF;
+    PERFORM flow_move_marks(p_queue, p_now);
+    LOOP
+        IF v_room.max_per_key IS NOT NULL THEN
+            SELECT coalesce(array_agg(k.key), '{}') INTO v_full
+              FROM (SELECT h.key, sum(h.n) AS n
+                      FROM (SELECT a.key, a.n FROM unnest(v_room.keys, v_room.held) AS a (key, n)
+                            UNION ALL
+                            SELECT c.concurrency_key, 1 FROM unnest(v_taken) AS c
+                             WHERE c.concurrency_key IS NOT NULL) AS h
+                     GROUP BY h.key) AS k
+             WHERE k.n >= v_room.max_per_key;
+        END IF;
+        SELECT array_agg(c), array_agg(c.task_id) FILTER (WHERE c.is_dead),
+               v_seen || array_agg(c.task_id)
+          INTO v_found, v_dead, v_seen
+          FROM flow_claim_candidates(p_queue, v_room.room - cardinality(v_taken), p_now, p_filter,
+                                     v_full, v_seen) AS c;
+        EXIT WHEN v_found IS NULL;
+        v_locked := flow_try_lock_runs(ARRAY(
+            SELECT f.run_id FROM unnest(v_found) AS f WHERE f.kind = 'drive_run'));
+        IF v_dead IS NOT NULL THEN
+            PERFORM flow_bury_tasks(ARRAY(
+                SELECT f.task_id FROM unnest(v_found) AS f
+                 WHERE f.is_dead AND (f.kind <> 'drive_run' OR f.run_id = ANY (v_locked))), NULL);
+        END IF;
+        v_taken := v_taken || ARRAY(
+            SELECT k.candidate
+              FROM (SELECT f AS candidate, f.concurrency_key, f.priority, f.available_at, f.task_id,
+                           row_number() OVER (PARTITION BY f.concurrency_key
+                               ORDER BY f.priority, f.available_at, f.task_id) AS n
+                      FROM unnest(v_found) AS f
+                     WHERE NOT f.is_dead
+                       AND (f.kind <> 'drive_run' OR f.run_id = ANY (v_locked))) AS k
+             WHERE v_room.max_per_key IS NULL OR k.concurrency_key IS NULL
+                OR k.n + coalesce((SELECT sum(h.n)
+                       FROM (SELECT a.n FROM unnest(v_room.keys, v_room.held) AS a (key, n)
+                              WHERE a.key = k.concurrency_key
+                              UNION ALL
+                             SELECT 1 FROM unnest(v_taken) AS c
+                              WHERE c.concurrency_key = k.concurrency_key) AS h), 0)
+                   <= v_room.max_per_key
+             ORDER BY k.priority, k.available_at, k.task_id);
+        EXIT WHEN cardinality(v_taken) >= v_room.room;
+    END LOOP;
+    IF cardinality(v_taken) > 0 THEN
+        PERFORM flow_count_claims(p_queue, cardinality(v_taken), p_now);
+        RETURN QUERY
+        SELECT t.task_id, t.run_id, t.kind, t.priority, t.available_at, t.concurrency_key,
+               t.crashed, t.is_dead
+          FROM unnest(v_taken) AS t;
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION
+    flow_claim_pick(text, integer, timestamptz, flow_claim_filter) FROM PUBLIC;
+COMMENT ON FUNCTION flow_claim_pick(text, integer, timestamptz, flow_claim_filter)
+    IS 'Picks and locks the next tasks of one queue for a claim.';
+
+-- sql/functions/queue/flow_claim_tasks.sql
+-- flow_claim_tasks: takes leases of tasks that can be worked on.
+--   flow_claim_tasks(queue, ...)    of one queue
+--   flow_claim_tasks(queues, ...)   of several, looked at in an order that changes from call to
+--   call
+-- Arguments: p_queue or p_queues; p_limit, 1 to 1000, never exceeded; p_owner, who claims, shown to
+--   operators; p_lease, how long the lease lasts without a heartbeat. What is taken: p_builds,
+--   builds of pinned runs (null: any); p_accept_unpinned, runs of no build; p_workflows (null:
+--   any); p_max_crashes, a task whose lease expired more often becomes a dead letter and its run is
+--   blocked (null: never); p_kinds (null: all kinds).
+-- A task can be claimed when it is available and nobody holds it, or its lease has expired, and its
+--   queue is neither paused nor at its limits. Smaller priority first, then the oldest. Each claim
+--   raises the fence: the run's lease epoch for drive_run, the task's for other kinds.
+-- Locks: rows of queues, queue rows and run locks, all only when free, so that a claim never waits;
+--   then rows. SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_claim_tasks(
+    p_queues text[], p_limit integer, p_owner text, p_lease interval,
+    p_builds text[] DEFAULT NULL, p_accept_unpinned boolean DEFAULT true,
+    p_workflows text[] DEFAULT NULL, p_max_crashes integer DEFAULT 3,
+    p_kinds text[] DEFAULT '{drive_run}'
+) RETURNS TABLE (
+    task_id bigint, run_id text, kind text, payload json, epoch bigint, wakes bigint,
+    attempts integer, head_sequence bigint, db_now timestamptz, crashes integer, queue text,
+    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz := flow_now();
-    v_seen bigint[] := '{}';
+    v_filter flow_claim_filter;
     v_runs text[] := '{}';
-    v_tasks bigint[];
-    v_candidates text[];
+    v_others bigint[] := '{}';
+    v_queue text;
+    v_more_runs text[];
+    v_more_others bigint[];
+    v_turn integer := floor(random() * coalesce(cardinality(p_queues), 0));
 BEGIN
     PERFORM flow_check_limit(p_limit);
     PERFORM flow_check_lease(p_owner, p_lease);
-    -- a task whose run is busy is passed over, so look again until there is enough or nothing left
-    LOOP
-        SELECT array_agg(c.task_id), array_agg(c.run_id) INTO v_tasks, v_candidates
-          FROM flow_claim_candidates(p_queue, p_limit - cardinality(v_runs), v_now, v_seen) AS c;
-        EXIT WHEN v_tasks IS NULL;
-        v_seen := v_seen || v_tasks;
-        v_runs := v_runs || flow_try_lock_runs(v_candidates);
-        EXIT WHEN cardinality(v_runs) >= p_limit;
+    v_filter := ROW(p_builds, coalesce(p_accept_unpinned, true), p_workflows, p_kinds,
+                    p_max_crashes)::flow_claim_filter;
+    FOREACH v_queue IN ARRAY p_queues[v_turn + 1:] || p_queues[:v_turn] LOOP
+        SELECT coalesce(array_agg(c.run_id) FILTER (WHERE c.kind = 'drive_run'), '{}'),
+               coalesce(array_agg(c.task_id) FILTER (WHERE c.kind <> 'drive_run'), '{}')
+          INTO v_more_runs, v_more_others
+          FROM flow_claim_pick(v_queue, p_limit - cardinality(v_runs) - cardinality(v_others),
+                               v_now, v_filter) AS c;
+        v_runs := v_runs || v_more_runs;
+        v_others := v_others || v_more_others;
+        EXIT WHEN cardinality(v_runs) + cardinality(v_others) >= p_limit;
     END LOOP;
-    IF cardinality(v_runs) = 0 THEN
-        RETURN;
-    END IF;
 
-    RETURN QUERY
-    WITH fenced AS (
-        UPDATE flow_runs AS r
-           SET lease_epoch = r.lease_epoch + 1
-         WHERE r.run_id = ANY (v_runs)
-        RETURNING r.run_id, r.lease_epoch, r.head_sequence
-    ), leased AS (
-        UPDATE flow_tasks AS t
-           SET lease_owner = p_owner, lease_expires_at = v_now + p_lease, epoch = f.lease_epoch,
-               attempts = t.attempts + 1
-          FROM fenced AS f
-         WHERE t.run_id = f.run_id AND t.kind = 'drive_run'
-        RETURNING t.task_id, t.run_id, t.kind, t.payload, t.epoch, t.wakes, t.attempts,
-                  f.head_sequence, t.priority, t.available_at
-    )
-    SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts, l.head_sequence,
-           v_now
-      FROM leased AS l
-     ORDER BY l.priority, l.available_at, l.task_id;
+    IF cardinality(v_runs) > 0 THEN
+        RETURN QUERY
+        WITH fenced AS (
+            UPDATE flow_runs AS r
+               SET lease_epoch = r.lease_epoch + 1
+             WHERE r.run_id = ANY (v_runs)
+            RETURNING r.run_id, r.lease_epoch, r.head_sequence
+        ), leased AS (
+            UPDATE flow_tasks AS t
+               SET lease_owner = p_owner, lease_expires_at = v_now + p_lease,
+                   epoch = f.lease_epoch, attempts = t.attempts + 1,
+                   crashes = t.crashes + (t.lease_owner IS NOT NULL)::integer
+              FROM fenced AS f
+             WHERE t.run_id = f.run_id AND t.kind = 'drive_run'
+            RETURNING t.task_id, t.run_id, t.kind, t.payload, t.epoch, t.wakes, t.attempts,
+                      f.head_sequence, t.priority, t.available_at, t.crashes, t.queue,
+                      t.workflow_name, t.runtime_build, t.timeout, t.max_attempts, t.last_error
+        )
+        SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts,
+               l.head_sequence, v_now, l.crashes, l.queue, l.workflow_name,
+               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error
+          FROM leased AS l
+         ORDER BY l.priority, l.available_at, l.task_id;
+    END IF;
+    IF cardinality(v_others) > 0 THEN
+        RETURN QUERY
+        WITH leased AS (
+            UPDATE flow_tasks AS t
+               SET lease_owner = p_owner, lease_expires_at = v_now + p_lease,
+                   epoch = coalesce(t.epoch, 0) + 1, wakes = 1, attempts = t.attempts + 1,
+                   crashes = t.crashes + (t.lease_owner IS NOT NULL)::integer
+             WHERE t.task_id = ANY (v_others)
+            RETURNING t.task_id, t.run_id, t.kind, t.payload, t.epoch, t.wakes, t.attempts,
+                      t.priority, t.available_at, t.crashes, t.queue, t.workflow_name,
+                      t.runtime_build, t.timeout, t.max_attempts, t.last_error
+        )
+        SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts,
+               coalesce(r.head_sequence, 0), v_now, l.crashes, l.queue, l.workflow_name,
+               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error
+          FROM leased AS l
+          LEFT JOIN LATERAL (SELECT f.head_sequence FROM flow_runs AS f
+                              WHERE f.run_id = l.run_id LIMIT 1) AS r ON true
+         ORDER BY l.priority, l.available_at, l.task_id;
+    END IF;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_claim_tasks(text, integer, text, interval) FROM PUBLIC;
-COMMENT ON FUNCTION flow_claim_tasks(text, integer, text, interval)
-    IS 'Takes the leases of runs that have work to do.';
+CREATE FUNCTION flow_claim_tasks(
+    p_queue text, p_limit integer, p_owner text, p_lease interval,
+    p_builds text[] DEFAULT NULL, p_accept_unpinned boolean DEFAULT true,
+    p_workflows text[] DEFAULT NULL, p_max_crashes integer DEFAULT 3,
+    p_kinds text[] DEFAULT '{drive_run}'
+) RETURNS TABLE (
+    task_id bigint, run_id text, kind text, payload json, epoch bigint, wakes bigint,
+    attempts integer, head_sequence bigint, db_now timestamptz, crashes integer, queue text,
+    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT c.task_id, c.run_id, c.kind, c.payload, c.epoch, c.wakes, c.attempts, c.head_sequence,
+           c.db_now, c.crashes, c.queue, c.workflow_name, c.runtime_build, c.timeout,
+           c.max_attempts, c.last_error
+      FROM flow_claim_tasks(ARRAY[p_queue], p_limit, p_owner, p_lease, p_builds,
+                            p_accept_unpinned, p_workflows, p_max_crashes, p_kinds) AS c;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_claim_tasks(text[], integer, text, interval, text[], boolean,
+    text[], integer, text[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_claim_tasks(text, integer, text, interval, text[], boolean,
+    text[], integer, text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_claim_tasks(text[], integer, text, interval, text[], boolean, text[],
+    integer, text[]) IS 'Takes leases of tasks of several queues.';
+COMMENT ON FUNCTION flow_claim_tasks(text, integer, text, interval, text[], boolean, text[],
+    integer, text[]) IS 'Takes leases of tasks of one queue.';
 
 -- sql/functions/queue/flow_acquire_run.sql
 -- flow_acquire_run: takes the lease of one run, whether or not it has a task.
 -- Arguments: p_run_id; p_owner, who takes it; p_lease, how long it lasts without a heartbeat.
 -- Returns one row, or none when somebody else holds a live lease or the run has ended. The same
---   owner may take its own lease again; the older epoch is lost then.
+--   owner may take its own lease again; the older epoch is lost then. It is also how somebody
+--   drives a run whose drive task is a dead letter.
 -- Locks, in order: retention guard (shared), run lock, row, queue row.
 -- SQLSTATEs: WF001, WF010, WF013. Callers: worker.
 CREATE FUNCTION flow_acquire_run(p_run_id text, p_owner text, p_lease interval)
@@ -4051,7 +5419,7 @@ BEGIN
       FROM flow_tasks AS t WHERE t.run_id = p_run_id AND t.kind = 'drive_run' FOR UPDATE;
     v_now := flow_now();
     IF NOT FOUND THEN
-        PERFORM flow_enqueue_drives(ARRAY[p_run_id]);
+        PERFORM flow_enqueue_drives(ARRAY[p_run_id], true);
     ELSIF v_task.lease_owner <> p_owner AND v_task.lease_expires_at > v_now THEN
         RETURN;
     END IF;
@@ -4064,7 +5432,8 @@ BEGIN
         RETURNING r.run_id, r.lease_epoch
     )
     UPDATE flow_tasks AS t
-       SET lease_owner = p_owner, lease_expires_at = v_now + p_lease, epoch = f.lease_epoch
+       SET lease_owner = p_owner, lease_expires_at = v_now + p_lease, epoch = f.lease_epoch,
+           crashes = t.crashes + coalesce(t.lease_owner <> p_owner, false)::integer
       FROM fenced AS f
      WHERE t.run_id = f.run_id AND t.kind = 'drive_run'
     RETURNING t.epoch, t.wakes, v_run.head_sequence, v_now;
@@ -4076,13 +5445,17 @@ COMMENT ON FUNCTION flow_acquire_run(text, text, interval) IS 'Takes the lease o
 
 -- sql/functions/queue/flow_heartbeat.sql
 -- flow_heartbeat: extends leases, all those of a process in one call.
--- Arguments: p_leases, a JSON array of {"run_id", "epoch"}; p_lease, how long from now.
--- Returns one row a lease: held, the wake count and head of the run now. A lease that expired but
---   was not taken by anybody is still held. A row that another transaction is changing right now
---   is not waited for: nobody can take that lease meanwhile, and the next heartbeat extends it.
+-- Arguments: p_leases, a JSON array of {"run_id", "epoch"} or, for tasks of other kinds,
+--   {"task_id", "epoch"}; p_lease, how long from now.
+-- Returns one row a lease, in order: held, the wake count and head of the run now. A lease that
+--   expired but was not taken by anybody is still held. A row that another transaction is changing
+--   right now is not waited for: nobody can take that lease meanwhile, and the next heartbeat
+--   extends it.
 -- Locks: queue rows, only when free. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_heartbeat(p_leases json, p_lease interval)
-RETURNS TABLE (run_id text, held boolean, wakes bigint, head_sequence bigint)
+RETURNS TABLE (
+    run_id text, held boolean, wakes bigint, head_sequence bigint, task_id bigint
+)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -4092,6 +5465,7 @@ AS $$
 DECLARE
     v_runs text[];
     v_epochs bigint[];
+    v_tasks bigint[];
     v_until timestamptz;
 BEGIN
     IF p_lease IS NULL OR p_lease <= interval '0' THEN
@@ -4099,8 +5473,9 @@ BEGIN
     END IF;
     v_until := flow_now() + p_lease;
     BEGIN
-        SELECT array_agg(l.run_id), array_agg(l.epoch) INTO v_runs, v_epochs
-          FROM json_to_recordset(p_leases) AS l (run_id text, epoch bigint);
+        SELECT array_agg(l.run_id), array_agg(l.epoch), array_agg(l.task_id)
+          INTO v_runs, v_epochs, v_tasks
+          FROM json_to_recordset(p_leases) AS l (run_id text, epoch bigint, task_id bigint);
     EXCEPTION WHEN data_exception THEN
         PERFORM flow_raise_argument('p_leases', 'it must be an array of {"run_id", "epoch"}');
     END;
@@ -4115,13 +5490,27 @@ BEGIN
        SET lease_expires_at = v_until
       FROM mine AS m
      WHERE t.task_id = m.task_id;
+    WITH mine AS MATERIALIZED (
+        SELECT t.task_id
+          FROM unnest(v_tasks, v_epochs) AS l (task_id, epoch)
+          JOIN flow_tasks AS t ON t.task_id = l.task_id AND t.kind <> 'drive_run'
+         WHERE t.epoch = l.epoch AND t.lease_owner IS NOT NULL
+           FOR UPDATE OF t SKIP LOCKED
+    )
+    UPDATE flow_tasks AS t
+       SET lease_expires_at = v_until
+      FROM mine AS m
+     WHERE t.task_id = m.task_id;
     RETURN QUERY
     SELECT l.run_id, coalesce(t.epoch = l.epoch AND t.lease_owner IS NOT NULL, false),
-           coalesce(t.wakes, 0), coalesce(r.head_sequence, 0)
-      FROM unnest(v_runs, v_epochs) WITH ORDINALITY AS l (run_id, epoch, n)
+           coalesce(t.wakes, 0), coalesce(r.head_sequence, 0), coalesce(l.task_id, t.task_id)
+      FROM unnest(v_runs, v_epochs, v_tasks) WITH ORDINALITY AS l (run_id, epoch, task_id, n)
       LEFT JOIN LATERAL (
-            SELECT f.epoch, f.lease_owner, f.wakes FROM flow_tasks AS f
-             WHERE f.run_id = l.run_id AND f.kind = 'drive_run' LIMIT 1) AS t ON true
+            (SELECT f.epoch, f.lease_owner, f.wakes, f.task_id FROM flow_tasks AS f
+              WHERE f.run_id = l.run_id AND f.kind = 'drive_run' LIMIT 1)
+            UNION ALL
+            (SELECT f.epoch, f.lease_owner, f.wakes, f.task_id FROM flow_tasks AS f
+              WHERE l.run_id IS NULL AND f.task_id = l.task_id LIMIT 1)) AS t ON true
       LEFT JOIN LATERAL (
             SELECT f.head_sequence FROM flow_runs AS f
              WHERE f.run_id = l.run_id LIMIT 1) AS r ON true
@@ -4172,15 +5561,21 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
+DECLARE
+    v_queue text;
 BEGIN
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     UPDATE flow_tasks AS t
        SET lease_owner = NULL, lease_expires_at = NULL,
            available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0')
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run' AND t.epoch = p_epoch
-       AND t.lease_owner IS NOT NULL;
+       AND t.lease_owner IS NOT NULL
+    RETURNING t.queue INTO v_queue;
     IF NOT FOUND THEN
         RETURN false;
+    END IF;
+    IF coalesce(p_delay, '0') <= '0' THEN
+        PERFORM flow_notify_idle(ARRAY[v_queue]);
     END IF;
     IF p_blocked_reason IS NOT NULL THEN
         UPDATE flow_runs AS r SET blocked_reason = p_blocked_reason WHERE r.run_id = p_run_id;
@@ -4214,6 +5609,573 @@ $$;
 REVOKE EXECUTE ON FUNCTION flow_wake_run(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_wake_run(text) IS 'Asks for a run to be looked at.';
 
+-- sql/functions/queue/flow_enqueue_task.sql
+-- flow_enqueue_task: makes a task that carries out one verb later, or drives a run.
+-- Arguments: p_kind and p_payload:
+--   drive_run; resume_scheduled_run;
+--   resume_wait {"wait_id"}; resume_hook {"hook_id", "payload"}; dispose_hook {"hook_id"}: with
+--   p_run_id; resume_hook_by_token {"token", "payload"}; dispose_hook_by_token {"token"};
+--   resume_due_waits; resume_due_retries: without p_run_id.
+--   p_queue; p_priority, smaller first; p_delay until it can be claimed. p_dedupe_mode: off;
+--   until_terminal: not made while one for the same target is open; until_terminal_or_ttl: or made
+--   within p_dedupe_ttl; keep_latest: its payload replaces that of the open one, which is carried
+--   out once more when it is at work. p_max_attempts, failures until it is a dead letter;
+--   p_retry_delay, doubled with each failure; p_timeout of one attempt; p_concurrency_key;
+--   p_max_stalled, crashes until it is a dead letter (null: what the claim says); p_keep, a line in
+--   flow_finished_tasks.
+-- Returns task_id, and enqueued: false when an open task took it in. drive_run has one task a run
+--   whatever is said, as flow_wake_run; it has no payload and no other options.
+-- Locks: for drive_run as flow_wake_run; else the queue row of an open task of the same target.
+-- SQLSTATEs: WF001, WF010, WF013. Callers: client, worker.
+CREATE FUNCTION flow_enqueue_task(
+    p_kind text, p_payload json DEFAULT NULL, p_queue text DEFAULT 'default',
+    p_run_id text DEFAULT NULL, p_priority smallint DEFAULT 0::smallint,
+    p_delay interval DEFAULT '0', p_dedupe_mode text DEFAULT 'off',
+    p_dedupe_ttl interval DEFAULT NULL, p_max_attempts integer DEFAULT 1,
+    p_retry_delay interval DEFAULT NULL, p_timeout interval DEFAULT NULL,
+    p_concurrency_key text DEFAULT NULL, p_max_stalled integer DEFAULT NULL,
+    p_keep boolean DEFAULT false
+) RETURNS TABLE (task_id bigint, enqueued boolean)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz;
+    v_key text;
+    v_run record;
+BEGIN
+    PERFORM flow_check_task(p_kind, p_payload, p_queue, p_run_id, p_dedupe_mode, p_dedupe_ttl,
+                            p_max_attempts, p_retry_delay, p_timeout, p_max_stalled);
+    IF p_kind = 'drive_run' THEN
+        PERFORM flow_wake_run(p_run_id);
+        RETURN QUERY
+        SELECT t.task_id, t.wakes = 1 AND t.lease_owner IS NULL
+          FROM flow_tasks AS t WHERE t.run_id = p_run_id AND t.kind = 'drive_run';
+        RETURN;
+    END IF;
+    SELECT r.runtime_build, r.workflow_name INTO v_run
+      FROM flow_runs AS r WHERE r.run_id = p_run_id AND r.head_sequence > 0;
+    IF NOT FOUND AND p_run_id IS NOT NULL THEN
+        PERFORM flow_raise_not_found(p_run_id);
+    END IF;
+    v_now := flow_now();
+    IF p_dedupe_mode <> 'off' THEN
+        v_key := flow_dedupe_key(p_kind, p_run_id, p_payload);
+        -- one whose time is over no longer stands in the way
+        UPDATE flow_tasks AS t SET dedupe_key = NULL
+         WHERE t.dedupe_key = v_key AND t.dedupe_until <= v_now;
+    END IF;
+    RETURN QUERY
+    INSERT INTO flow_tasks AS t (queue, run_id, kind, payload, priority, available_at, enqueued_at,
+        runtime_build, workflow_name, concurrency_key, dedupe_key, dedupe_until, max_attempts,
+        max_stalled, retry_delay, timeout, keep)
+    VALUES (p_queue, p_run_id, p_kind, p_payload, coalesce(p_priority, 0),
+        v_now + greatest(coalesce(p_delay, '0'), '0'), v_now, coalesce(v_run.runtime_build, ''),
+        v_run.workflow_name, p_concurrency_key, v_key,
+        CASE WHEN p_dedupe_mode = 'until_terminal_or_ttl' THEN v_now + p_dedupe_ttl END,
+        p_max_attempts, p_max_stalled, p_retry_delay, p_timeout, coalesce(p_keep, false))
+        ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL DO UPDATE
+       SET wakes = t.wakes + 1,
+           payload = CASE WHEN p_dedupe_mode = 'keep_latest' THEN excluded.payload
+                          ELSE t.payload END
+     WHERE p_dedupe_mode = 'keep_latest'
+    RETURNING t.task_id, t.wakes = 1;
+    IF FOUND THEN
+        PERFORM flow_notify_idle(ARRAY[p_queue]);
+    ELSE
+        RETURN QUERY
+        SELECT t.task_id, false FROM flow_tasks AS t WHERE t.dedupe_key = v_key;
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_enqueue_task(text, json, text, text, smallint, interval, text,
+    interval, integer, interval, interval, text, integer, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION flow_enqueue_task(text, json, text, text, smallint, interval, text, interval,
+    integer, interval, interval, text, integer, boolean)
+    IS 'Makes a task that carries out one verb later.';
+
+-- sql/functions/queue/flow_complete_tasks.sql
+-- flow_complete_tasks: says how tasks ended; for all kinds but drive_run, which is released.
+-- Arguments: p_done, a JSON array of {"task_id", "epoch", "ok", "error"?: text without tokens and
+--   payloads, "retry_delay"?: interval, "dead"?: true for a failure that no retry can cure}.
+-- Returns one row an element, in order, with its outcome:
+--   done        it is removed, with a line in flow_finished_tasks when it is to be kept
+--   again       its payload was replaced meanwhile: it can be claimed once more
+--   retry       it failed and can be claimed again after its delay: the one given, or its own
+--               doubled with each failure, at most an hour
+--   dead        it failed once too often and is a dead letter
+--   lease_lost  somebody else holds it, or nobody: nothing was changed
+--   gone        it is not there (any more): completed before, or removed
+-- Lost workers are no failures: those of them are counted apart.
+-- Locks: queue rows, by task. SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_complete_tasks(p_done json)
+RETURNS TABLE (task_id bigint, outcome text, dead_letter_id bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := flow_now();
+    v_done record;
+    v_task record;
+    v_failures integer;
+BEGIN
+    BEGIN
+        PERFORM FROM json_to_recordset(p_done) AS d (task_id bigint, epoch bigint, ok boolean,
+            error text, retry_delay interval, dead boolean);
+    EXCEPTION WHEN data_exception THEN
+        PERFORM flow_raise_argument('p_done', 'it must be an array of {"task_id", "epoch", "ok"}');
+    END;
+    -- in one order, whatever order they come in
+    PERFORM FROM flow_tasks AS t
+      WHERE t.task_id IN (SELECT d.task_id FROM json_to_recordset(p_done) AS d (task_id bigint))
+        AND t.kind <> 'drive_run'
+      ORDER BY t.task_id
+        FOR UPDATE;
+    FOR v_done IN
+        SELECT d.task_id, d.epoch, coalesce(d.ok, false) AS ok, left(d.error, 2000) AS error,
+               d.retry_delay, coalesce(d.dead, false) AS dead
+          FROM json_to_recordset(p_done) AS d (task_id bigint, epoch bigint, ok boolean,
+               error text, retry_delay interval, dead boolean)
+    LOOP
+        task_id := v_done.task_id;
+        dead_letter_id := NULL;
+        SELECT t.epoch, t.lease_owner, t.wakes, t.attempts, t.crashes, t.max_attempts,
+               t.retry_delay, t.keep, t.queue
+          INTO v_task
+          FROM flow_tasks AS t WHERE t.task_id = v_done.task_id AND t.kind <> 'drive_run';
+        v_failures := greatest(v_task.attempts - v_task.crashes, 1);
+        IF NOT FOUND THEN
+            outcome := 'gone';
+        ELSIF v_task.lease_owner IS NULL OR v_task.epoch IS DISTINCT FROM v_done.epoch THEN
+            outcome := 'lease_lost';
+        ELSIF v_done.ok AND v_task.wakes > 1 THEN
+            outcome := 'again';
+            UPDATE flow_tasks AS t
+               SET lease_owner = NULL, lease_expires_at = NULL, available_at = v_now,
+                   attempts = 0, crashes = 0, last_error = NULL
+             WHERE t.task_id = v_done.task_id;
+        ELSIF v_done.ok THEN
+            outcome := 'done';
+            INSERT INTO flow_finished_tasks (task_id, queue, kind, run_id, attempts, crashes,
+                enqueued_at, finished_at)
+            SELECT t.task_id, t.queue, t.kind, t.run_id, t.attempts, t.crashes, t.enqueued_at, v_now
+              FROM flow_tasks AS t WHERE t.task_id = v_done.task_id AND t.keep;
+            DELETE FROM flow_tasks AS t WHERE t.task_id = v_done.task_id;
+        ELSIF v_done.dead OR v_failures >= coalesce(v_task.max_attempts, 1) THEN
+            outcome := 'dead';
+            UPDATE flow_tasks AS t SET last_error = v_done.error
+             WHERE t.task_id = v_done.task_id;
+            SELECT b.dead_letter_id INTO dead_letter_id
+              FROM flow_bury_tasks(ARRAY[v_done.task_id],
+                                   format('failed %s times', v_failures)) AS b;
+        ELSE
+            outcome := 'retry';
+            UPDATE flow_tasks AS t
+               SET lease_owner = NULL, lease_expires_at = NULL, last_error = v_done.error,
+                   available_at = v_now + coalesce(greatest(v_done.retry_delay, '0'), least(
+                       coalesce(v_task.retry_delay, '0') * power(2, least(v_failures - 1, 30)),
+                       greatest(interval '1 hour', v_task.retry_delay)))
+             WHERE t.task_id = v_done.task_id;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_complete_tasks(json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_complete_tasks(json) IS 'Says how tasks ended.';
+
+-- sql/functions/queue/flow_release_tasks.sql
+-- flow_release_tasks: gives leases back at once with the work left, as a worker that stops does.
+-- Arguments: p_tasks, a JSON array of {"task_id", "epoch"}, of any kind; p_delay, how long nobody
+--   shall take them. The attempt that was not used is not counted, nor is it a crash.
+-- Returns one row an element, in order: whether the lease was held and is given back.
+-- Locks, in order: retention guard (shared), run locks, queue rows by run and task.
+-- SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_release_tasks(p_tasks json, p_delay interval DEFAULT '0')
+RETURNS TABLE (task_id bigint, released boolean)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_tasks bigint[];
+    v_epochs bigint[];
+    v_done bigint[];
+    v_queues text[];
+BEGIN
+    BEGIN
+        SELECT array_agg(l.task_id), array_agg(l.epoch) INTO v_tasks, v_epochs
+          FROM json_to_recordset(p_tasks) AS l (task_id bigint, epoch bigint);
+    EXCEPTION WHEN data_exception THEN
+        PERFORM flow_raise_argument('p_tasks', 'it must be an array of {"task_id", "epoch"}');
+    END;
+    PERFORM flow_lock_runs(ARRAY(
+        SELECT t.run_id FROM flow_tasks AS t
+         WHERE t.task_id = ANY (v_tasks) AND t.kind = 'drive_run'));
+    PERFORM FROM flow_tasks AS t
+      WHERE t.task_id = ANY (v_tasks) ORDER BY t.run_id, t.task_id FOR UPDATE;
+    WITH back AS (
+        UPDATE flow_tasks AS t
+           SET lease_owner = NULL, lease_expires_at = NULL,
+               available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0'),
+               attempts = greatest(t.attempts - 1, 0)
+          FROM unnest(v_tasks, v_epochs) AS l (task_id, epoch)
+         WHERE t.task_id = l.task_id AND t.epoch = l.epoch AND t.lease_owner IS NOT NULL
+        RETURNING t.task_id, t.queue
+    )
+    SELECT array_agg(b.task_id), array_agg(DISTINCT b.queue) INTO v_done, v_queues FROM back AS b;
+    IF v_queues IS NOT NULL THEN
+        PERFORM flow_notify_idle(v_queues);
+    END IF;
+    RETURN QUERY
+    SELECT l.task_id, coalesce(l.task_id = ANY (v_done), false)
+      FROM unnest(v_tasks) WITH ORDINALITY AS l (task_id, n)
+     ORDER BY l.n;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_release_tasks(json, interval) FROM PUBLIC;
+COMMENT ON FUNCTION flow_release_tasks(json, interval)
+    IS 'Gives leases back at once with the work left.';
+
+-- sql/functions/queue/flow_requeue_expired.sql
+-- flow_requeue_expired: takes tasks from holders whose lease has expired, without claiming them.
+-- A claim does the same for what it takes; this is for queues that nobody claims from, and to see
+--   what was lost. Each is counted as a crash; one that crashed more often than p_max_crashes (or
+--   its own limit) becomes a dead letter.
+-- Arguments: p_limit, 1 to 1000; p_max_crashes, null for no limit; p_queue, null for all.
+-- Returns one row a task: its crashes so far, and the dead letter that it became, if it did.
+-- Locks: queue rows and run locks, only when free, so that it never waits; then rows.
+-- SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_requeue_expired(
+    p_limit integer DEFAULT 1000, p_max_crashes integer DEFAULT 3, p_queue text DEFAULT NULL
+) RETURNS TABLE (task_id bigint, run_id text, queue text, crashes integer, dead_letter_id bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := flow_now();
+    v_queue text;
+    v_found flow_claim_candidate[];
+    v_locked text[];
+    v_left integer := p_limit;
+    v_queues text[];
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    v_queues := CASE WHEN p_queue IS NOT NULL THEN ARRAY[p_queue]
+                     ELSE ARRAY(SELECT DISTINCT l.queue FROM flow_lanes AS l) END;
+    FOREACH v_queue IN ARRAY v_queues LOOP
+        EXIT WHEN v_left <= 0;
+        WITH expired AS MATERIALIZED (
+            SELECT t.task_id, t.run_id, t.kind, t.crashes + 1
+                       > coalesce(t.max_stalled, p_max_crashes, 2147483647) AS is_dead
+              FROM flow_tasks AS t
+             WHERE t.queue = v_queue AND t.lease_owner IS NOT NULL AND t.lease_expires_at <= v_now
+               AND t.lease_expires_at >= coalesce((SELECT m.low_water FROM flow_marks AS m
+                                                    WHERE m.name = v_queue), '-infinity')
+             ORDER BY t.lease_expires_at, t.task_id
+             LIMIT v_left
+               FOR UPDATE SKIP LOCKED
+        )
+        SELECT array_agg(ROW(e.task_id, e.run_id, e.kind, 0, v_now, NULL, true,
+                             e.is_dead)::flow_claim_candidate)
+          INTO v_found FROM expired AS e;
+        CONTINUE WHEN v_found IS NULL;
+        v_locked := flow_try_lock_runs(ARRAY(
+            SELECT f.run_id FROM unnest(v_found) AS f WHERE f.kind = 'drive_run'));
+        v_found := ARRAY(SELECT f FROM unnest(v_found) AS f
+                          WHERE f.kind <> 'drive_run' OR f.run_id = ANY (v_locked));
+        v_left := v_left - cardinality(v_found);
+        RETURN QUERY
+        SELECT b.task_id, d.run_id, d.queue, d.crashes, b.dead_letter_id
+          FROM flow_bury_tasks(ARRAY(SELECT f.task_id FROM unnest(v_found) AS f WHERE f.is_dead),
+                               NULL) AS b
+          JOIN LATERAL (SELECT l.run_id, l.queue, l.crashes FROM flow_dead_letters AS l
+                         WHERE l.dead_letter_id = b.dead_letter_id LIMIT 1) AS d ON true;
+        RETURN QUERY
+        UPDATE flow_tasks AS t
+           SET lease_owner = NULL, lease_expires_at = NULL, available_at = v_now,
+               crashes = t.crashes + 1
+         WHERE t.task_id = ANY (ARRAY(SELECT f.task_id FROM unnest(v_found) AS f
+                                       WHERE NOT f.is_dead))
+        RETURNING t.task_id, t.run_id, t.queue, t.crashes, NULL::bigint;
+        PERFORM flow_notify_idle(ARRAY[v_queue]);
+    END LOOP;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_requeue_expired(integer, integer, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_requeue_expired(integer, integer, text)
+    IS 'Takes tasks from holders whose lease has expired.';
+
+-- sql/functions/queue/flow_dead_letter.sql
+-- flow_dead_letter: makes a task a dead letter, because it can never succeed.
+-- Arguments: p_task_id; p_epoch, of the lease, or null for an operator who decides for its holder;
+--   p_reason, shown to people: never a token or a payload.
+-- Returns the id of the letter; null when the task is not there (any more), the lease is not held
+--   under this epoch, or the run has ended and needs no letter.
+-- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: WF010.
+-- Callers: worker.
+CREATE FUNCTION flow_dead_letter(p_task_id bigint, p_epoch bigint, p_reason text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+DECLARE
+    v_letter bigint;
+BEGIN
+    IF coalesce(btrim(p_reason), '') = '' THEN
+        PERFORM flow_raise_argument('p_reason', 'it is blank');
+    END IF;
+    PERFORM flow_lock_runs(ARRAY(
+        SELECT t.run_id FROM flow_tasks AS t
+         WHERE t.task_id = p_task_id AND t.kind = 'drive_run'));
+    PERFORM FROM flow_tasks AS t
+      WHERE t.task_id = p_task_id
+        AND (p_epoch IS NULL OR (t.epoch = p_epoch AND t.lease_owner IS NOT NULL))
+        FOR UPDATE;
+    IF FOUND THEN
+        SELECT b.dead_letter_id INTO v_letter
+          FROM flow_bury_tasks(ARRAY[p_task_id], left(p_reason, 2000)) AS b;
+    END IF;
+    RETURN v_letter;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_dead_letter(bigint, bigint, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_dead_letter(bigint, bigint, text) IS 'Makes a task a dead letter.';
+
+-- sql/functions/queue/flow_redrive.sql
+-- flow_redrive: puts dead letters back into their queues, with all attempts before them.
+-- Arguments: p_dead_letter_id, one letter; or p_queue, at most p_limit letters of a queue, the
+--   oldest first. One of the two.
+-- Returns one row a letter: dead_letter_id, run_id, and redriven. A letter that is not there (any
+--   more) gives no row, so it may be repeated. Not redriven, and kept: the letter of a task by
+--   token whose hook is not known. The run of a drive task is woken, unless it has ended.
+-- Locks, in order: retention guard (shared), run locks, rows, queue rows. SQLSTATEs: WF010.
+-- Callers: worker.
+CREATE FUNCTION flow_redrive(
+    p_dead_letter_id bigint DEFAULT NULL, p_queue text DEFAULT NULL, p_limit integer DEFAULT 1000
+) RETURNS TABLE (dead_letter_id bigint, run_id text, redriven boolean)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz;
+    v_letter record;
+    v_ids bigint[];
+    v_runs text[];
+BEGIN
+    PERFORM flow_check_limit(p_limit);
+    IF (p_dead_letter_id IS NULL) = (p_queue IS NULL) THEN
+        PERFORM flow_raise_argument('p_queue', 'name one dead letter or one queue');
+    END IF;
+    v_ids := CASE WHEN p_queue IS NULL THEN ARRAY[p_dead_letter_id] ELSE ARRAY(
+        SELECT d.dead_letter_id FROM flow_dead_letters AS d
+         WHERE d.queue = p_queue ORDER BY d.dead_letter_id LIMIT p_limit) END;
+    PERFORM flow_lock_runs(ARRAY(
+        SELECT d.run_id FROM flow_dead_letters AS d
+         WHERE d.dead_letter_id = ANY (v_ids) AND d.kind = 'drive_run'));
+    v_now := flow_now();
+    v_runs := '{}';
+    FOR v_letter IN
+        SELECT d.dead_letter_id, d.queue, d.kind, d.run_id, d.payload, d.policy,
+               d.kind = 'drive_run' AS drives,
+               flow_is_token_kind(d.kind) AND d.run_id IS NULL AS is_lost
+          FROM flow_dead_letters AS d
+         WHERE d.dead_letter_id = ANY (v_ids)
+         ORDER BY d.dead_letter_id
+           FOR UPDATE
+    LOOP
+        dead_letter_id := v_letter.dead_letter_id;
+        run_id := v_letter.run_id;
+        redriven := NOT v_letter.is_lost;
+        IF v_letter.drives THEN
+            UPDATE flow_runs AS r SET dead_letter_id = NULL, blocked_reason = NULL
+             WHERE r.run_id = v_letter.run_id AND r.dead_letter_id = v_letter.dead_letter_id;
+            v_runs := v_runs || v_letter.run_id;
+        ELSIF redriven THEN
+            INSERT INTO flow_tasks (queue, run_id, kind, payload, priority, available_at,
+                enqueued_at, runtime_build, workflow_name, concurrency_key, max_attempts,
+                max_stalled, retry_delay, timeout, keep)
+            SELECT v_letter.queue, v_letter.run_id, replace(v_letter.kind, '_by_token', ''),
+                   v_letter.payload, coalesce(p.priority, 0), v_now, v_now,
+                   coalesce(r.runtime_build, ''), r.workflow_name, p.concurrency_key,
+                   p.max_attempts, p.max_stalled, p.retry_delay, p.timeout, coalesce(p.keep, false)
+              FROM jsonb_to_record(v_letter.policy) AS p (priority smallint, concurrency_key text,
+                   max_attempts integer, max_stalled integer, retry_delay interval,
+                   timeout interval, keep boolean)
+              LEFT JOIN LATERAL (
+                    SELECT f.runtime_build, f.workflow_name FROM flow_runs AS f
+                     WHERE f.run_id = v_letter.run_id LIMIT 1) AS r ON true;
+        END IF;
+        IF redriven THEN
+            DELETE FROM flow_dead_letters AS d WHERE d.dead_letter_id = v_letter.dead_letter_id;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    PERFORM flow_enqueue_drives(ARRAY(
+        SELECT r.run_id FROM flow_runs AS r
+         WHERE r.run_id = ANY (v_runs) AND NOT flow_is_terminal(r.status)));
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_redrive(bigint, text, integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_redrive(bigint, text, integer)
+    IS 'Puts dead letters back into their queues.';
+
+-- sql/functions/queue/flow_pause_queue.sql
+-- What operators say about queues.
+--   flow_pause_queue(queue)    nothing is claimed from it any more; what is at work goes on
+--   flow_resume_queue(queue)   it is claimed from again
+--   flow_set_queue_limits(queue, max_running, max_per_key, rate_limit, rate_interval)
+-- Arguments: p_queue; p_max_running, most live leases at a time; p_max_per_key, most of one
+--   concurrency key; p_rate_limit, most claims in p_rate_interval. Null: no limit.
+-- Pausing and resuming return whether that changed anything.
+-- Locks: the row of the queue. SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_pause_queue(p_queue text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_check_queue(p_queue);
+    INSERT INTO flow_queues AS q (queue, paused) VALUES (p_queue, true)
+        ON CONFLICT (queue) DO UPDATE SET paused = true WHERE NOT q.paused;
+    RETURN FOUND;
+END
+$$;
+
+CREATE FUNCTION flow_resume_queue(p_queue text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_resumed boolean;
+BEGIN
+    PERFORM flow_check_queue(p_queue);
+    UPDATE flow_queues AS q SET paused = false WHERE q.queue = p_queue AND q.paused;
+    v_resumed := FOUND;
+    IF v_resumed THEN
+        PERFORM flow_notify_idle(ARRAY[p_queue]);
+    END IF;
+    RETURN v_resumed;
+END
+$$;
+
+CREATE FUNCTION flow_set_queue_limits(
+    p_queue text, p_max_running integer DEFAULT NULL, p_max_per_key integer DEFAULT NULL,
+    p_rate_limit integer DEFAULT NULL, p_rate_interval interval DEFAULT NULL
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_check_queue(p_queue);
+    IF p_max_running < 0 OR p_max_per_key < 1 OR p_rate_limit < 0 THEN
+        PERFORM flow_raise_argument('p_max_running', 'a limit cannot be that small');
+    ELSIF (p_rate_limit IS NULL) <> (p_rate_interval IS NULL) OR p_rate_interval <= '0' THEN
+        PERFORM flow_raise_argument('p_rate_interval',
+            'a rate has a limit and an interval longer than nothing');
+    END IF;
+    INSERT INTO flow_queues AS q (queue, max_running, max_per_key, rate_limit, rate_interval)
+    VALUES (p_queue, p_max_running, p_max_per_key, p_rate_limit, p_rate_interval)
+        ON CONFLICT (queue) DO UPDATE
+       SET max_running = excluded.max_running, max_per_key = excluded.max_per_key,
+           rate_limit = excluded.rate_limit, rate_interval = excluded.rate_interval,
+           rate_started_at = '-infinity', rate_used = 0;
+END
+$$;
+
+CREATE FUNCTION flow_check_queue(p_queue text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF coalesce(btrim(p_queue), '') = '' OR octet_length(p_queue) > 255 THEN
+        PERFORM flow_raise_argument('p_queue', 'it must be 1 to 255 bytes, not blank');
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_pause_queue(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_resume_queue(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION
+    flow_set_queue_limits(text, integer, integer, integer, interval) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_check_queue(text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_pause_queue(text) IS 'Nothing is claimed from the queue any more.';
+COMMENT ON FUNCTION flow_resume_queue(text) IS 'The queue is claimed from again.';
+COMMENT ON FUNCTION flow_set_queue_limits(text, integer, integer, integer, interval)
+    IS 'Limits how many tasks of a queue are at work, and how often they are claimed.';
+COMMENT ON FUNCTION flow_check_queue(text) IS 'Refuses a queue name that is blank or too long.';
+
+-- sql/functions/fleet/flow_listen_hint.sql
+-- flow_listen_hint: says that somebody listens to these queues and has nothing to do.
+-- Call it, then claim once more, then wait: a task that came before the hint is found by that
+--   claim, one that comes after it is notified. Call it again after each notification and when it
+--   runs out.
+-- Arguments: p_queues; p_idle, how long the hint is good, at most a minute.
+-- Nothing is written while a hint is good for half of that, and nobody is waited for.
+-- Locks: rows of flow_idle_queues, only when free. SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_listen_hint(p_queues text[], p_idle interval DEFAULT '10 seconds')
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_now timestamptz := flow_now();
+    v_queue text;
+BEGIN
+    IF p_idle IS NULL OR p_idle NOT BETWEEN interval '0' AND interval '1 minute' THEN
+        PERFORM flow_raise_argument('p_idle', 'it must be from nothing to one minute');
+    END IF;
+    FOR v_queue IN
+        SELECT DISTINCT u.queue FROM unnest(p_queues) AS u (queue)
+         WHERE NOT EXISTS (SELECT FROM flow_idle_queues AS i WHERE i.queue = u.queue)
+    LOOP
+        IF pg_try_advisory_xact_lock(flow_mark_key('idle ' || v_queue)) THEN
+            INSERT INTO flow_idle_queues (queue) VALUES (v_queue) ON CONFLICT DO NOTHING;
+        END IF;
+    END LOOP;
+    PERFORM FROM flow_idle_queues AS i
+      WHERE i.queue = ANY (p_queues)
+        AND (i.idle_until IS NULL OR i.idle_until NOT BETWEEN v_now + p_idle / 2
+                                                         AND v_now + interval '1 minute');
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE flow_idle_queues AS i
+       SET idle_until = v_now + p_idle
+      FROM (SELECT f.queue FROM flow_idle_queues AS f
+             WHERE f.queue = ANY (p_queues)
+               AND (f.idle_until IS NULL OR f.idle_until < v_now + p_idle
+                    OR f.idle_until > v_now + interval '1 minute')
+             ORDER BY f.queue
+               FOR UPDATE SKIP LOCKED) AS free
+     WHERE i.queue = free.queue;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_listen_hint(text[], interval) FROM PUBLIC;
+COMMENT ON FUNCTION flow_listen_hint(text[], interval)
+    IS 'Says that somebody listens to these queues and has nothing to do.';
+
 -- sql/types/flow_due_wakeup.sql
 -- flow_due_wakeup: a due wakeup whose row the scheduler has locked.
 CREATE TYPE flow_due_wakeup AS (
@@ -4228,13 +6190,17 @@ COMMENT ON TYPE flow_due_wakeup IS 'A due wakeup whose row the scheduler has loc
 -- sql/functions/wakeups/flow_enqueue_due.sql
 -- flow_enqueue_due: turns due wakeups into drive tasks, one a run, and marks them dispatched.
 -- Arguments: p_limit, 1 to 1000, the earliest first; p_as_of, due until then, null for now.
--- Returns what this call dispatched. Any number of callers may run at once: each wakeup is
---   dispatched by one of them. A run that is busy right now is left for the next call.
+-- Returns what this call dispatched, with build, workflow and queue of the run. Any number of
+--   callers may run at once: each wakeup is dispatched by one of them. A run that is busy right now
+--   is left for the next call.
 -- Locks, in order: rows and run locks, both only when free, so that it never waits for a run; then
 --   queue rows, by run. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_enqueue_due(
     p_limit integer DEFAULT 1000, p_as_of timestamptz DEFAULT NULL
-) RETURNS TABLE (run_id text, kind text, subject_id text, due_at timestamptz)
+) RETURNS TABLE (
+    run_id text, kind text, subject_id text, due_at timestamptz, runtime_build text,
+    workflow_name text, queue text
+)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -4245,12 +6211,16 @@ DECLARE
     v_until timestamptz := coalesce(p_as_of, flow_now());
     v_rows flow_due_wakeup[];
     v_runs text[];
+    v_low timestamptz;
 BEGIN
     PERFORM flow_check_limit(p_limit);
+    PERFORM flow_move_wakeups_mark(flow_now());
+    SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = '';
+    v_low := coalesce(v_low, '-infinity');
     WITH due AS MATERIALIZED (
         SELECT w.run_id, w.kind, w.subject_id, w.due_at
           FROM scheduled_wakeups AS w
-         WHERE w.dispatched_at IS NULL AND w.due_at <= v_until
+         WHERE w.dispatched_at IS NULL AND w.due_at <= v_until AND w.due_at >= v_low
          ORDER BY w.due_at, w.run_id, w.kind, w.subject_id
          LIMIT p_limit
            FOR UPDATE SKIP LOCKED
@@ -4270,8 +6240,11 @@ BEGIN
        AND w.run_id = ANY (v_runs);
     PERFORM flow_enqueue_drives(v_runs);
     RETURN QUERY
-    SELECT d.run_id, d.kind, d.subject_id, d.due_at
+    SELECT d.run_id, d.kind, d.subject_id, d.due_at, r.runtime_build, r.workflow_name, r.queue
       FROM unnest(v_rows) AS d
+      LEFT JOIN LATERAL (
+            SELECT f.runtime_build, f.workflow_name, f.queue FROM flow_runs AS f
+             WHERE f.run_id = d.run_id LIMIT 1) AS r ON true
      WHERE d.run_id = ANY (v_runs)
      ORDER BY d.due_at, d.run_id, d.kind, d.subject_id;
 END
@@ -4387,7 +6360,8 @@ AS $$
     WITH reads (name) AS (VALUES
         ('flow_now'), ('flow_history'), ('flow_run_info'), ('flow_list_runs'),
         ('flow_list_run_ids'), ('flow_run_summary'), ('flow_open_suspensions'),
-        ('flow_due_wakeups'), ('flow_next_wakeup'), ('flow_load_runs'), ('flow_capabilities')
+        ('flow_due_wakeups'), ('flow_next_wakeup'), ('flow_load_runs'), ('flow_capabilities'),
+        ('flow_live_workers'), ('flow_build_usage'), ('flow_health'), ('flow_snapshot_holders')
     ), secrets (name) AS (VALUES
         ('flow_list_active_hooks'), ('flow_find_hook')
     ), client (name) AS (VALUES
@@ -4396,11 +6370,15 @@ AS $$
         ('flow_dispose_hook'), ('flow_dispose_hook_by_token'), ('flow_request_cancellation'),
         ('flow_force_cancel'), ('flow_terminate_for_timeout'),
         ('flow_terminate_for_host_shutdown'), ('flow_record_progress'),
-        ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7')
+        ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7'),
+        ('flow_enqueue_task'), ('flow_channel')
     ), worker (name) AS (VALUES
         ('flow_append'), ('flow_append_many'), ('flow_claim_tasks'), ('flow_acquire_run'),
         ('flow_heartbeat'), ('flow_release_run'), ('flow_give_back'), ('flow_enqueue_due'),
-        ('flow_import_history')
+        ('flow_import_history'), ('flow_complete_tasks'), ('flow_release_tasks'),
+        ('flow_requeue_expired'), ('flow_dead_letter'), ('flow_redrive'), ('flow_pause_queue'),
+        ('flow_resume_queue'), ('flow_set_queue_limits'), ('flow_listen_hint'),
+        ('flow_worker_beat'), ('flow_worker_gone')
     ), verbs (capability, name) AS (
         SELECT c.capability, r.name FROM reads AS r
          CROSS JOIN (VALUES ('reader'), ('client'), ('worker')) AS c (capability)
@@ -4424,16 +6402,24 @@ AS $$
        AND NOT EXISTS (SELECT FROM verbs AS v WHERE v.name = p.proname)
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
             'flow_due', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
-            'flow_raise_not_found', 'flow_time_text'))
+            'flow_raise_not_found', 'flow_time_text', 'flow_waiting_for', 'flow_worker_admits'))
     UNION ALL
     SELECT t.capability, 'table', t.name, t.privileges
       FROM (VALUES
         ('reader', 'flow_events', 'SELECT'),
         ('reader', 'flow_runs', 'SELECT'),
         ('reader', 'scheduled_wakeups', 'SELECT'),
-        ('reader', 'flow_tasks', 'SELECT'),
+        ('reader', 'flow_tasks', 'SELECT (task_id, queue, run_id, kind, priority, available_at,'
+            || ' attempts, lease_owner, lease_expires_at, epoch, wakes, enqueued_at, crashes,'
+            || ' runtime_build, workflow_name, concurrency_key, dedupe_key, dedupe_until,'
+            || ' max_attempts, max_stalled, retry_delay, timeout, keep, last_error)'),
+        ('reader', 'flow_queues', 'SELECT'),
+        ('reader', 'flow_lanes', 'SELECT'),
+        ('reader', 'flow_dead_letters', 'SELECT'),
+        ('reader', 'flow_finished_tasks', 'SELECT'),
+        ('reader', 'flow_workers', 'SELECT'),
         ('reader', 'flow_migrations', 'SELECT'),
-        -- everything but the token
+        -- everything but tokens
         ('reader', 'flow_active_hooks', 'SELECT (run_id, hook_id, metadata, expires_at,'
             || ' created_sequence, created_at)'),
         ('client', 'flow_events', 'SELECT, INSERT'),
@@ -4442,12 +6428,26 @@ AS $$
         ('client', 'flow_tasks', 'SELECT, INSERT, UPDATE'),
         ('client', 'flow_active_hooks', 'SELECT, INSERT, UPDATE, DELETE'),
         ('client', 'flow_migrations', 'SELECT'),
+        ('client', 'flow_queues', 'SELECT'),
+        ('client', 'flow_lanes', 'SELECT, INSERT, UPDATE'),
+        ('client', 'flow_marks', 'SELECT, INSERT, UPDATE'),
+        ('client', 'flow_idle_queues', 'SELECT, UPDATE'),
+        ('client', 'flow_dead_letters', 'SELECT'),
+        ('client', 'flow_finished_tasks', 'SELECT'),
+        ('client', 'flow_workers', 'SELECT'),
         ('worker', 'flow_events', 'SELECT, INSERT'),
         ('worker', 'flow_runs', 'SELECT, INSERT, UPDATE'),
         ('worker', 'scheduled_wakeups', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_tasks', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_active_hooks', 'SELECT, INSERT, UPDATE, DELETE'),
-        ('worker', 'flow_migrations', 'SELECT')
+        ('worker', 'flow_migrations', 'SELECT'),
+        ('worker', 'flow_queues', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_lanes', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_marks', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_idle_queues', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_dead_letters', 'SELECT, INSERT, UPDATE, DELETE'),
+        ('worker', 'flow_finished_tasks', 'SELECT, INSERT, DELETE'),
+        ('worker', 'flow_workers', 'SELECT, INSERT, UPDATE, DELETE')
       ) AS t (capability, name, privileges)
 $$;
 

@@ -12,7 +12,8 @@ AS $$
     WITH reads (name) AS (VALUES
         ('flow_now'), ('flow_history'), ('flow_run_info'), ('flow_list_runs'),
         ('flow_list_run_ids'), ('flow_run_summary'), ('flow_open_suspensions'),
-        ('flow_due_wakeups'), ('flow_next_wakeup'), ('flow_load_runs'), ('flow_capabilities')
+        ('flow_due_wakeups'), ('flow_next_wakeup'), ('flow_load_runs'), ('flow_capabilities'),
+        ('flow_live_workers'), ('flow_build_usage'), ('flow_health'), ('flow_snapshot_holders')
     ), secrets (name) AS (VALUES
         ('flow_list_active_hooks'), ('flow_find_hook')
     ), client (name) AS (VALUES
@@ -21,11 +22,15 @@ AS $$
         ('flow_dispose_hook'), ('flow_dispose_hook_by_token'), ('flow_request_cancellation'),
         ('flow_force_cancel'), ('flow_terminate_for_timeout'),
         ('flow_terminate_for_host_shutdown'), ('flow_record_progress'),
-        ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7')
+        ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7'),
+        ('flow_enqueue_task'), ('flow_channel')
     ), worker (name) AS (VALUES
         ('flow_append'), ('flow_append_many'), ('flow_claim_tasks'), ('flow_acquire_run'),
         ('flow_heartbeat'), ('flow_release_run'), ('flow_give_back'), ('flow_enqueue_due'),
-        ('flow_import_history')
+        ('flow_import_history'), ('flow_complete_tasks'), ('flow_release_tasks'),
+        ('flow_requeue_expired'), ('flow_dead_letter'), ('flow_redrive'), ('flow_pause_queue'),
+        ('flow_resume_queue'), ('flow_set_queue_limits'), ('flow_listen_hint'),
+        ('flow_worker_beat'), ('flow_worker_gone')
     ), verbs (capability, name) AS (
         SELECT c.capability, r.name FROM reads AS r
          CROSS JOIN (VALUES ('reader'), ('client'), ('worker')) AS c (capability)
@@ -49,16 +54,24 @@ AS $$
        AND NOT EXISTS (SELECT FROM verbs AS v WHERE v.name = p.proname)
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
             'flow_due', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
-            'flow_raise_not_found', 'flow_time_text'))
+            'flow_raise_not_found', 'flow_time_text', 'flow_waiting_for', 'flow_worker_admits'))
     UNION ALL
     SELECT t.capability, 'table', t.name, t.privileges
       FROM (VALUES
         ('reader', 'flow_events', 'SELECT'),
         ('reader', 'flow_runs', 'SELECT'),
         ('reader', 'scheduled_wakeups', 'SELECT'),
-        ('reader', 'flow_tasks', 'SELECT'),
+        ('reader', 'flow_tasks', 'SELECT (task_id, queue, run_id, kind, priority, available_at,'
+            || ' attempts, lease_owner, lease_expires_at, epoch, wakes, enqueued_at, crashes,'
+            || ' runtime_build, workflow_name, concurrency_key, dedupe_key, dedupe_until,'
+            || ' max_attempts, max_stalled, retry_delay, timeout, keep, last_error)'),
+        ('reader', 'flow_queues', 'SELECT'),
+        ('reader', 'flow_lanes', 'SELECT'),
+        ('reader', 'flow_dead_letters', 'SELECT'),
+        ('reader', 'flow_finished_tasks', 'SELECT'),
+        ('reader', 'flow_workers', 'SELECT'),
         ('reader', 'flow_migrations', 'SELECT'),
-        -- everything but the token
+        -- everything but tokens
         ('reader', 'flow_active_hooks', 'SELECT (run_id, hook_id, metadata, expires_at,'
             || ' created_sequence, created_at)'),
         ('client', 'flow_events', 'SELECT, INSERT'),
@@ -67,12 +80,26 @@ AS $$
         ('client', 'flow_tasks', 'SELECT, INSERT, UPDATE'),
         ('client', 'flow_active_hooks', 'SELECT, INSERT, UPDATE, DELETE'),
         ('client', 'flow_migrations', 'SELECT'),
+        ('client', 'flow_queues', 'SELECT'),
+        ('client', 'flow_lanes', 'SELECT, INSERT, UPDATE'),
+        ('client', 'flow_marks', 'SELECT, INSERT, UPDATE'),
+        ('client', 'flow_idle_queues', 'SELECT, UPDATE'),
+        ('client', 'flow_dead_letters', 'SELECT'),
+        ('client', 'flow_finished_tasks', 'SELECT'),
+        ('client', 'flow_workers', 'SELECT'),
         ('worker', 'flow_events', 'SELECT, INSERT'),
         ('worker', 'flow_runs', 'SELECT, INSERT, UPDATE'),
         ('worker', 'scheduled_wakeups', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_tasks', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_active_hooks', 'SELECT, INSERT, UPDATE, DELETE'),
-        ('worker', 'flow_migrations', 'SELECT')
+        ('worker', 'flow_migrations', 'SELECT'),
+        ('worker', 'flow_queues', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_lanes', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_marks', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_idle_queues', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_dead_letters', 'SELECT, INSERT, UPDATE, DELETE'),
+        ('worker', 'flow_finished_tasks', 'SELECT, INSERT, DELETE'),
+        ('worker', 'flow_workers', 'SELECT, INSERT, UPDATE, DELETE')
       ) AS t (capability, name, privileges)
 $$;
 

@@ -25,7 +25,8 @@ COMMENT ON COLUMN flow_dead_letters.dead_letter_id IS 'Identity.';
 COMMENT ON COLUMN flow_dead_letters.task_id IS 'Identity of the task that was.';
 COMMENT ON COLUMN flow_dead_letters.queue IS 'Queue of the task.';
 COMMENT ON COLUMN flow_dead_letters.kind IS 'Kind of the task.';
-COMMENT ON COLUMN flow_dead_letters.run_id IS 'Run of the task, or of the hook its token belonged to.';
+COMMENT ON COLUMN flow_dead_letters.run_id
+    IS 'Run of the task, or of the hook its token belonged to.';
 COMMENT ON COLUMN flow_dead_letters.payload IS 'Payload of the task, without a token.';
 COMMENT ON COLUMN flow_dead_letters.reason IS 'Why it gave up.';
 COMMENT ON COLUMN flow_dead_letters.last_error IS 'What the last failed attempt said.';

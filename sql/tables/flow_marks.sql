@@ -1,5 +1,6 @@
--- flow_marks: from where on it makes sense to read an index whose left edge only holds what is done,
--- as flow_lanes does for tasks. One row a queue for its leases, and one for all wakeups, named ''.
+-- flow_marks: from where on it makes sense to read an index whose left edge only holds what is
+-- done, as flow_lanes does for tasks. One row a queue for its leases, and one for all wakeups,
+-- named ''.
 CREATE TABLE flow_marks (
     name text COLLATE "C" NOT NULL,
     low_water timestamptz NOT NULL DEFAULT '-infinity',

@@ -86,8 +86,9 @@ COMMENT ON COLUMN flow_tasks.concurrency_key
 COMMENT ON COLUMN flow_tasks.dedupe_key
     IS 'Kind and SHA-256 of what is addressed; a second task of the key is not made.';
 COMMENT ON COLUMN flow_tasks.dedupe_until
-    IS 'From then on the key no longer keeps a second task away; null: as long as this one is open.';
-COMMENT ON COLUMN flow_tasks.max_attempts IS 'Failures after which it is a dead letter; null for 1.';
+    IS 'From then on the key keeps no second task away; null: as long as this one is open.';
+COMMENT ON COLUMN flow_tasks.max_attempts
+    IS 'Failures after which it is a dead letter; null for 1.';
 COMMENT ON COLUMN flow_tasks.max_stalled
     IS 'Crashes after which it is a dead letter; null for what the claim says.';
 COMMENT ON COLUMN flow_tasks.retry_delay

@@ -37,4 +37,5 @@ COMMENT ON COLUMN flow_workers.slots IS 'How many runs it drives at a time.';
 COMMENT ON COLUMN flow_workers.running IS 'How many it drove at the last beat.';
 COMMENT ON COLUMN flow_workers.started_at IS 'Time of the first beat.';
 COMMENT ON COLUMN flow_workers.last_beat IS 'Time of the last beat.';
-COMMENT ON COLUMN flow_workers.beat_every IS 'How often it means to beat; alive until three are missed.';
+COMMENT ON COLUMN flow_workers.beat_every
+    IS 'How often it means to beat; alive until three are missed.';

@@ -23,7 +23,8 @@ INLINED = {
     *("flow_json_get_text", "flow_json_with", "flow_json_is_name", "flow_time_text"),
     *("flow_time_after", "flow_event_id", "flow_event_refusal", "flow_event_flags"),
     *("flow_wakeup_kind", "flow_has_suspension", "flow_due_member", "flow_append_read_events"),
-    *("flow_append_open_hooks", "flow_append_settles"),
+    *("flow_append_open_hooks", "flow_append_settles", "flow_mark_key", "flow_is_token_kind"),
+    *("flow_claim_admits", "flow_worker_admits"),
 }
 FUNCTIONS = (
     "SELECT p.oid::regprocedure::text AS signature, p.proname AS name, p.proconfig AS settings,"

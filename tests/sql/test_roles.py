@@ -42,6 +42,19 @@ SELECT flow_give_back('w1', 1, '0', 'why');
 SELECT flow_acquire_run('w1', 'me', '1 minute');
 SELECT flow_release_run('w1', 2, 99);
 SELECT flow_append('w1', null, '[{"type":"run_completed"}]');
+SELECT flow_enqueue_task('resume_hook', '{"hook_id":"x","payload":1}', p_run_id => 'r');
+SELECT flow_claim_tasks('{default}'::text[], 5, 'me', '1 minute', p_kinds => null);
+SELECT flow_release_tasks('[{"task_id":1,"epoch":1}]');
+SELECT flow_complete_tasks('[{"task_id":2,"epoch":1,"ok":false}]');
+SELECT flow_requeue_expired();
+SELECT flow_dead_letter(0, null, 'why');
+SELECT flow_redrive(p_queue => 'default');
+SELECT flow_pause_queue('q');
+SELECT flow_resume_queue('q');
+SELECT flow_set_queue_limits('q', 1, 1, 1, '1 minute');
+SELECT flow_listen_hint('{q}');
+SELECT flow_worker_beat('me', 'b', 'h', 1, '{q}', '{w}', null, 1, 0);
+SELECT flow_worker_gone('me');
 SELECT flow_import_history('w2', '[{"sequence":1,"type":"run_created","event_id":
   "0190a1b2-0000-7000-8000-000000000001","recorded_at":"2026-01-01T00:00:00Z",
   "payload":{"spec":{"name":"w","version":"1"}}}]')
@@ -66,6 +79,8 @@ SELECT flow_find_hook('t');
 SELECT flow_start('{"name":"w","version":"1"}', '1', 'c2');
 SELECT flow_terminate_for_timeout('c2', now());
 SELECT flow_terminate_for_host_shutdown('c2');
+SELECT flow_enqueue_task('dispose_hook', '{"hook_id":"h"}', p_run_id => 'r');
+SELECT flow_channel();
 SELECT flow_uuid7()
 """
 READER = """
@@ -80,15 +95,20 @@ SELECT flow_open_suspensions();
 SELECT flow_due_wakeups();
 SELECT flow_next_wakeup();
 SELECT flow_capabilities();
+SELECT flow_live_workers();
+SELECT flow_build_usage();
+SELECT flow_health();
+SELECT flow_snapshot_holders();
 SELECT version, sha256 FROM flow_migrations
 """
 FORBIDDEN = {
     "worker": "UPDATE flow_events SET payload = '{}'; DELETE FROM flow_events;"
     " TRUNCATE flow_events; SELECT flow_grant('x', 'worker'); DELETE FROM flow_runs",
     "client": "SELECT flow_append('r', null, '[]'); SELECT flow_claim_tasks('q', 1, 'x', '1s');"
-    " SELECT flow_import_history('r', '[]'); DELETE FROM flow_tasks; DELETE FROM flow_events",
+    " SELECT flow_import_history('r', '[]'); SELECT flow_pause_queue('q'); SELECT flow_redrive(1);"
+    " SELECT flow_listen_hint('{q}'); DELETE FROM flow_tasks; DELETE FROM flow_events",
     "reader": "SELECT flow_start('{}'); SELECT flow_force_cancel('r');"
-    " SELECT token FROM flow_active_hooks; SELECT flow_list_active_hooks();"
+    " SELECT token FROM flow_active_hooks; SELECT payload FROM flow_tasks; SELECT flow_list_active_hooks();"
     " SELECT flow_find_hook('t'); SELECT flow_wake_run('r'); SELECT flow_enqueue_due();"
     " INSERT INTO flow_events DEFAULT VALUES; UPDATE flow_runs SET status = 'failed'",
 }

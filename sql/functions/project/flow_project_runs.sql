@@ -28,7 +28,9 @@ BEGIN
                END,
                updated_at = c.recorded_at,
                ended_at = CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END,
-               blocked_reason = NULL
+               blocked_reason = CASE WHEN r.dead_letter_id IS NOT NULL
+                                          AND c.terminal_status IS NULL
+                                     THEN r.blocked_reason END
           FROM unnest(p_changes) AS c
          WHERE r.run_id = c.run_id
            AND c.flags & 64 = 0

@@ -56,6 +56,7 @@ BEGIN
      ORDER BY e.run_id, k.kind, e.subject_id, e.sequence DESC
         ON CONFLICT (run_id, kind, subject_id) DO UPDATE
        SET due_at = excluded.due_at, dispatched_at = NULL;
+    PERFORM flow_lower_mark('', (SELECT min(e.due_at) FROM unnest(p_events) AS e));
 END
 $$;
 

@@ -1,66 +1,133 @@
--- flow_claim_tasks: takes the leases of runs that have work to do.
--- Arguments: p_queue; p_limit, 1 to 1000, never exceeded; p_owner, who claims, shown to operators;
---   p_lease, how long the lease lasts without a heartbeat.
--- A task can be claimed when it is available and nobody holds it, or its lease has expired. Smaller
---   priority first, then the oldest. Each claim raises the run's lease epoch, the fence that
---   appends are checked against, and counts one attempt.
--- Locks: queue rows and run locks, both only when free, so that a claim never waits; then rows.
--- SQLSTATEs: WF010. Callers: worker.
-CREATE FUNCTION flow_claim_tasks(p_queue text, p_limit integer, p_owner text, p_lease interval)
-RETURNS TABLE (
+-- flow_claim_tasks: takes leases of tasks that can be worked on.
+--   flow_claim_tasks(queue, ...)    of one queue
+--   flow_claim_tasks(queues, ...)   of several, looked at in an order that changes from call to
+--   call
+-- Arguments: p_queue or p_queues; p_limit, 1 to 1000, never exceeded; p_owner, who claims, shown to
+--   operators; p_lease, how long the lease lasts without a heartbeat. What is taken: p_builds,
+--   builds of pinned runs (null: any); p_accept_unpinned, runs of no build; p_workflows (null:
+--   any); p_max_crashes, a task whose lease expired more often becomes a dead letter and its run is
+--   blocked (null: never); p_kinds (null: all kinds).
+-- A task can be claimed when it is available and nobody holds it, or its lease has expired, and its
+--   queue is neither paused nor at its limits. Smaller priority first, then the oldest. Each claim
+--   raises the fence: the run's lease epoch for drive_run, the task's for other kinds.
+-- Locks: rows of queues, queue rows and run locks, all only when free, so that a claim never waits;
+--   then rows. SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_claim_tasks(
+    p_queues text[], p_limit integer, p_owner text, p_lease interval,
+    p_builds text[] DEFAULT NULL, p_accept_unpinned boolean DEFAULT true,
+    p_workflows text[] DEFAULT NULL, p_max_crashes integer DEFAULT 3,
+    p_kinds text[] DEFAULT '{drive_run}'
+) RETURNS TABLE (
     task_id bigint, run_id text, kind text, payload json, epoch bigint, wakes bigint,
-    attempts integer, head_sequence bigint, db_now timestamptz
+    attempts integer, head_sequence bigint, db_now timestamptz, crashes integer, queue text,
+    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
-SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz := flow_now();
-    v_seen bigint[] := '{}';
+    v_filter flow_claim_filter;
     v_runs text[] := '{}';
-    v_tasks bigint[];
-    v_candidates text[];
+    v_others bigint[] := '{}';
+    v_queue text;
+    v_more_runs text[];
+    v_more_others bigint[];
+    v_turn integer := floor(random() * coalesce(cardinality(p_queues), 0));
 BEGIN
     PERFORM flow_check_limit(p_limit);
     PERFORM flow_check_lease(p_owner, p_lease);
-    -- a task whose run is busy is passed over, so look again until there is enough or nothing left
-    LOOP
-        SELECT array_agg(c.task_id), array_agg(c.run_id) INTO v_tasks, v_candidates
-          FROM flow_claim_candidates(p_queue, p_limit - cardinality(v_runs), v_now, v_seen) AS c;
-        EXIT WHEN v_tasks IS NULL;
-        v_seen := v_seen || v_tasks;
-        v_runs := v_runs || flow_try_lock_runs(v_candidates);
-        EXIT WHEN cardinality(v_runs) >= p_limit;
+    v_filter := ROW(p_builds, coalesce(p_accept_unpinned, true), p_workflows, p_kinds,
+                    p_max_crashes)::flow_claim_filter;
+    FOREACH v_queue IN ARRAY p_queues[v_turn + 1:] || p_queues[:v_turn] LOOP
+        SELECT coalesce(array_agg(c.run_id) FILTER (WHERE c.kind = 'drive_run'), '{}'),
+               coalesce(array_agg(c.task_id) FILTER (WHERE c.kind <> 'drive_run'), '{}')
+          INTO v_more_runs, v_more_others
+          FROM flow_claim_pick(v_queue, p_limit - cardinality(v_runs) - cardinality(v_others),
+                               v_now, v_filter) AS c;
+        v_runs := v_runs || v_more_runs;
+        v_others := v_others || v_more_others;
+        EXIT WHEN cardinality(v_runs) + cardinality(v_others) >= p_limit;
     END LOOP;
-    IF cardinality(v_runs) = 0 THEN
-        RETURN;
-    END IF;
 
-    RETURN QUERY
-    WITH fenced AS (
-        UPDATE flow_runs AS r
-           SET lease_epoch = r.lease_epoch + 1
-         WHERE r.run_id = ANY (v_runs)
-        RETURNING r.run_id, r.lease_epoch, r.head_sequence
-    ), leased AS (
-        UPDATE flow_tasks AS t
-           SET lease_owner = p_owner, lease_expires_at = v_now + p_lease, epoch = f.lease_epoch,
-               attempts = t.attempts + 1
-          FROM fenced AS f
-         WHERE t.run_id = f.run_id AND t.kind = 'drive_run'
-        RETURNING t.task_id, t.run_id, t.kind, t.payload, t.epoch, t.wakes, t.attempts,
-                  f.head_sequence, t.priority, t.available_at
-    )
-    SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts, l.head_sequence,
-           v_now
-      FROM leased AS l
-     ORDER BY l.priority, l.available_at, l.task_id;
+    IF cardinality(v_runs) > 0 THEN
+        RETURN QUERY
+        WITH fenced AS (
+            UPDATE flow_runs AS r
+               SET lease_epoch = r.lease_epoch + 1
+             WHERE r.run_id = ANY (v_runs)
+            RETURNING r.run_id, r.lease_epoch, r.head_sequence
+        ), leased AS (
+            UPDATE flow_tasks AS t
+               SET lease_owner = p_owner, lease_expires_at = v_now + p_lease,
+                   epoch = f.lease_epoch, attempts = t.attempts + 1,
+                   crashes = t.crashes + (t.lease_owner IS NOT NULL)::integer
+              FROM fenced AS f
+             WHERE t.run_id = f.run_id AND t.kind = 'drive_run'
+            RETURNING t.task_id, t.run_id, t.kind, t.payload, t.epoch, t.wakes, t.attempts,
+                      f.head_sequence, t.priority, t.available_at, t.crashes, t.queue,
+                      t.workflow_name, t.runtime_build, t.timeout, t.max_attempts, t.last_error
+        )
+        SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts,
+               l.head_sequence, v_now, l.crashes, l.queue, l.workflow_name,
+               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error
+          FROM leased AS l
+         ORDER BY l.priority, l.available_at, l.task_id;
+    END IF;
+    IF cardinality(v_others) > 0 THEN
+        RETURN QUERY
+        WITH leased AS (
+            UPDATE flow_tasks AS t
+               SET lease_owner = p_owner, lease_expires_at = v_now + p_lease,
+                   epoch = coalesce(t.epoch, 0) + 1, wakes = 1, attempts = t.attempts + 1,
+                   crashes = t.crashes + (t.lease_owner IS NOT NULL)::integer
+             WHERE t.task_id = ANY (v_others)
+            RETURNING t.task_id, t.run_id, t.kind, t.payload, t.epoch, t.wakes, t.attempts,
+                      t.priority, t.available_at, t.crashes, t.queue, t.workflow_name,
+                      t.runtime_build, t.timeout, t.max_attempts, t.last_error
+        )
+        SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts,
+               coalesce(r.head_sequence, 0), v_now, l.crashes, l.queue, l.workflow_name,
+               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error
+          FROM leased AS l
+          LEFT JOIN LATERAL (SELECT f.head_sequence FROM flow_runs AS f
+                              WHERE f.run_id = l.run_id LIMIT 1) AS r ON true
+         ORDER BY l.priority, l.available_at, l.task_id;
+    END IF;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_claim_tasks(text, integer, text, interval) FROM PUBLIC;
-COMMENT ON FUNCTION flow_claim_tasks(text, integer, text, interval)
-    IS 'Takes the leases of runs that have work to do.';
+CREATE FUNCTION flow_claim_tasks(
+    p_queue text, p_limit integer, p_owner text, p_lease interval,
+    p_builds text[] DEFAULT NULL, p_accept_unpinned boolean DEFAULT true,
+    p_workflows text[] DEFAULT NULL, p_max_crashes integer DEFAULT 3,
+    p_kinds text[] DEFAULT '{drive_run}'
+) RETURNS TABLE (
+    task_id bigint, run_id text, kind text, payload json, epoch bigint, wakes bigint,
+    attempts integer, head_sequence bigint, db_now timestamptz, crashes integer, queue text,
+    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT c.task_id, c.run_id, c.kind, c.payload, c.epoch, c.wakes, c.attempts, c.head_sequence,
+           c.db_now, c.crashes, c.queue, c.workflow_name, c.runtime_build, c.timeout,
+           c.max_attempts, c.last_error
+      FROM flow_claim_tasks(ARRAY[p_queue], p_limit, p_owner, p_lease, p_builds,
+                            p_accept_unpinned, p_workflows, p_max_crashes, p_kinds) AS c;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_claim_tasks(text[], integer, text, interval, text[], boolean,
+    text[], integer, text[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_claim_tasks(text, integer, text, interval, text[], boolean,
+    text[], integer, text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_claim_tasks(text[], integer, text, interval, text[], boolean, text[],
+    integer, text[]) IS 'Takes leases of tasks of several queues.';
+COMMENT ON FUNCTION flow_claim_tasks(text, integer, text, interval, text[], boolean, text[],
+    integer, text[]) IS 'Takes leases of tasks of one queue.';

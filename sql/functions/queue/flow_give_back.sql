@@ -11,15 +11,21 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
+DECLARE
+    v_queue text;
 BEGIN
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     UPDATE flow_tasks AS t
        SET lease_owner = NULL, lease_expires_at = NULL,
            available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0')
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run' AND t.epoch = p_epoch
-       AND t.lease_owner IS NOT NULL;
+       AND t.lease_owner IS NOT NULL
+    RETURNING t.queue INTO v_queue;
     IF NOT FOUND THEN
         RETURN false;
+    END IF;
+    IF coalesce(p_delay, '0') <= '0' THEN
+        PERFORM flow_notify_idle(ARRAY[v_queue]);
     END IF;
     IF p_blocked_reason IS NOT NULL THEN
         UPDATE flow_runs AS r SET blocked_reason = p_blocked_reason WHERE r.run_id = p_run_id;

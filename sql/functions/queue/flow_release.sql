@@ -32,7 +32,7 @@ BEGIN
     SELECT coalesce(array_agg(d.run_id), '{}') INTO v_gone FROM gone AS d;
     UPDATE flow_runs AS r
        SET blocked_reason = NULL
-     WHERE r.run_id = ANY (v_gone) AND r.blocked_reason IS NOT NULL;
+     WHERE r.run_id = ANY (v_gone) AND r.blocked_reason IS NOT NULL AND r.dead_letter_id IS NULL;
     RETURN QUERY
     SELECT g.run_id,
            g.run_id = ANY (v_gone)

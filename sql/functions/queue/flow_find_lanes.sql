@@ -1,0 +1,61 @@
+-- flow_find_lanes: adds the lanes that the index of tasks has and flow_lanes does not know.
+--   flow_find_lanes(queue)   of one queue
+--   flow_find_lanes()        of all, as the trigger of those who move tasks to another lane
+-- Arguments: p_queue, or null for all. The index is read from lane to lane, not from task to task.
+-- Locks: rows of flow_lanes, only when free. SQLSTATEs: none. Callers: internal, and the trigger.
+CREATE FUNCTION flow_find_lanes(p_queue text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+DECLARE
+    v_lane record;
+    v_queue text := coalesce(p_queue, '');
+    v_priority smallint := -32768;
+    v_build text := '';
+    v_first boolean := true;
+BEGIN
+    LOOP
+        SELECT t.queue, t.priority, t.runtime_build INTO v_lane
+          FROM flow_tasks AS t
+         WHERE t.lease_owner IS NULL
+           AND (t.queue, t.priority, t.runtime_build) >= (v_queue, v_priority, v_build)
+           AND (v_first
+                OR (t.queue, t.priority, t.runtime_build) > (v_queue, v_priority, v_build))
+         ORDER BY t.queue, t.priority, t.runtime_build, t.available_at, t.task_id
+         LIMIT 1;
+        EXIT WHEN NOT FOUND OR v_lane.queue <> p_queue;
+        v_queue := v_lane.queue;
+        v_priority := v_lane.priority;
+        v_build := v_lane.runtime_build;
+        v_first := false;
+        PERFORM FROM flow_lanes AS l
+          WHERE l.queue = v_queue AND l.priority = v_priority AND l.runtime_build = v_build;
+        IF NOT FOUND THEN
+            PERFORM flow_add_lane(v_queue, v_priority, v_build);
+        END IF;
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION flow_find_lanes() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM flow_find_lanes(NULL);
+    -- a moved task may be older than the mark of its new lane
+    UPDATE flow_lanes AS l
+       SET low_water = '-infinity'
+      FROM (SELECT f.queue, f.priority, f.runtime_build FROM flow_lanes AS f
+             WHERE f.low_water > '-infinity' FOR UPDATE SKIP LOCKED) AS free
+     WHERE l.queue = free.queue AND l.priority = free.priority
+       AND l.runtime_build = free.runtime_build;
+    RETURN NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_find_lanes(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_find_lanes() FROM PUBLIC;
+COMMENT ON FUNCTION flow_find_lanes(text) IS 'Adds the lanes of a queue that are not known yet.';
+COMMENT ON FUNCTION flow_find_lanes() IS 'Adds the lanes that tasks were moved to.';

@@ -1,0 +1,10 @@
+-- flow_claim_filter: which tasks a claim will take; null members let everything pass.
+CREATE TYPE flow_claim_filter AS (
+    builds text[] COLLATE "C",
+    accept_unpinned boolean,
+    workflows text[] COLLATE "C",
+    kinds text[] COLLATE "C",
+    max_crashes integer
+);
+
+COMMENT ON TYPE flow_claim_filter IS 'Which tasks a claim will take.';
