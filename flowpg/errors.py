@@ -257,6 +257,8 @@ class RetryLater(StepError):
     """The step failed and asks for its next attempt after ``delay``, if any attempt is left."""
 
     def __init__(self, message: str, delay: timedelta) -> None:
+        if not isinstance(delay, timedelta):
+            raise TypeError(f"RetryLater needs a timedelta, not {type(delay).__name__}")
         super().__init__(message)
         self.delay = delay
 

@@ -177,7 +177,7 @@ def _message(error: BaseException) -> str:
 def _text(value: object) -> str:
     try:
         text = str(value)
-    except Exception:  # noqa: BLE001  an exception's own __str__ may raise anything
+    except (Exception, SystemExit):  # noqa: BLE001  an exception's own __str__ may raise anything
         return "<its message cannot be printed>"
     text = text.replace("\x00", "\\x00")
     return text.encode("utf-8", "backslashreplace").decode()

@@ -13,7 +13,7 @@ from asyncio import events
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import copy_context
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from flowpg.authoring.codec import FunctionCodec
 from flowpg.authoring.failures import failure_body
@@ -186,7 +186,9 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
             result = await step.function(*args, **kwargs)
         else:
             call = functools.partial(copy_context().run, step.function, *args, **kwargs)
-            result = await events.get_running_loop().run_in_executor(threads, call)
+            result = await events.get_running_loop().run_in_executor(threads, _settled, call)
+            if isinstance(result, _Stopped):
+                raise result.error
         shape = step.codec.encode_result(result)
         # A result that its own annotation refuses would block the run, and no deploy could help.
         step.codec.decode_result(shape)
@@ -199,6 +201,18 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
     finally:
         current_step.reset(token)
     return shape
+
+
+class _Stopped(NamedTuple):
+    error: StopIteration
+
+
+def _settled(call: Callable[[], Any]) -> Any:
+    # A future cannot carry StopIteration and would never be done.
+    try:
+        return call()
+    except StopIteration as error:
+        return _Stopped(error)
 
 
 def make_step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 from flowpg.errors import EngineFault, FlowError, InvalidTransition, NonDeterministic
@@ -19,8 +20,12 @@ def describe(error: BaseException) -> str:
     Always valid text: a NUL or a lone surrogate is shown by its escape, and an error whose message
     cannot be made is described by its type.
     """
-    lines = [_one_line(error)]
-    _add_details(error, lines, "  ", {id(error)})
+    lines: list[str] = []
+    try:
+        lines.append(_one_line(error))
+        _add_details(error, lines, "  ", {id(error)})
+    except Exception:  # noqa: BLE001  its notes and causes may be anything, or raise anything
+        lines = lines or ["an error without a name"]
     return _text(error_text("\n".join(lines)))
 
 
@@ -41,6 +46,14 @@ def blocks_run(error: BaseException) -> bool:
     """Whether an error that workflow or step code raised is a fault that another process or
     another deploy can mend, so that it must not fail the run."""
     return isinstance(error, (EngineFault, NonDeterministic)) or type(error) is InvalidTransition
+
+
+def ends_the_loop(error: BaseException) -> bool:
+    """Whether an error says that the process or the event loop ends, and is no failure of the code
+    it came through: someone's Ctrl-C, or the end of a coroutine that no loop runs any more."""
+    if isinstance(error, GeneratorExit):
+        return asyncio._get_running_loop() is None
+    return isinstance(error, KeyboardInterrupt)
 
 
 def blocked_delay(attempts: int) -> timedelta:
@@ -74,7 +87,9 @@ def _one_line(error: BaseException) -> str:
 def _printable(value: object) -> str:
     try:
         return str(value)
-    except Exception:  # noqa: BLE001  an exception's own __str__ may raise anything
+    except BaseException as error:
+        if ends_the_loop(error):
+            raise
         return "<its message cannot be printed>"
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from flowpg.engine.errortext import describe
+from flowpg.engine.errortext import describe, ends_the_loop
 from flowpg.errors import EngineFault, NonRetryable, RetryLater, SerializationError
 from flowpg.replay.outcomes import Failure, Outcome, Success
 from flowpg.replay.runtime import FlowRuntime, StepInvocation
@@ -32,6 +32,10 @@ class Settled:
     attempt: int
     outcome: Outcome | None
     fault: EngineFault | None = None
+
+
+class _Raised(NamedTuple):
+    error: BaseException
 
 
 class _Running:
@@ -124,11 +128,15 @@ class StepHandlers:
         except EngineFault as error:
             settled.fault = error
         except RetryLater as error:
-            settled.outcome = Failure(describe(error), retryable=True, delay=error.delay)
+            delay = error.delay if isinstance(error.delay, timedelta) else None
+            settled.outcome = Failure(describe(error), retryable=True, delay=delay)
         except NonRetryable as error:
             settled.outcome = Failure(describe(error), retryable=False)
-        except (Exception, asyncio.CancelledError, SystemExit) as error:  # noqa: BLE001
-            # A handler that cancels itself or exits has failed like any other.
+        except BaseException as error:
+            if ends_the_loop(error):
+                raise
+            # A handler that cancels itself or exits has failed like any other; without an outcome
+            # its run would wait for ever.
             settled.outcome = Failure(describe(error), retryable=True)
         if self._running.get(step_id) is not entry:
             return  # abandoned
@@ -142,8 +150,25 @@ class StepHandlers:
             return await run_step(invocation)
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._executor(), context.run, run_step, invocation)
+        result = await loop.run_in_executor(
+            self._executor(), context.run, _in_thread, run_step, invocation
+        )
+        if isinstance(result, _Raised):
+            raise result.error
         return await result if inspect.isawaitable(result) else result
+
+
+def _in_thread(run_step: Callable[[StepInvocation], Any], invocation: StepInvocation) -> Any:
+    # What is raised comes back as a value: a future cannot carry StopIteration and would never be
+    # done, and a KeyboardInterrupt of a thread is none of the process.
+    try:
+        return run_step(invocation)
+    except KeyboardInterrupt as error:
+        return _Raised(
+            RuntimeError("the step raised KeyboardInterrupt").with_traceback(error.__traceback__)
+        )
+    except BaseException as error:  # noqa: BLE001  raised again where it is awaited
+        return _Raised(error)
 
 
 def _success(invocation: StepInvocation, output: Any) -> Outcome:

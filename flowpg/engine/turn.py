@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from datetime import datetime
 
-from flowpg.engine.errortext import blocks_run, describe
+from flowpg.engine.errortext import blocks_run, describe, ends_the_loop
 from flowpg.engine.tip import RunTip
 from flowpg.errors import PayloadTooLarge, SerializationError
 from flowpg.model.commands import Fail
@@ -31,15 +31,15 @@ async def take_turn(runtime: FlowRuntime, tip: RunTip, now: datetime) -> Plan:
         if inspect.isawaitable(decision):
             decision = await decision
         commands = commands_of(decision)
-    except (Exception, SystemExit) as error:
-        if blocks_run(error):
-            raise
-        return decide(snapshot, (Fail(error=describe(error)),), now)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
         # Nobody cancelled this drive: the workflow awaited something that was cancelled.
+        return decide(snapshot, (Fail(error=describe(error)),), now)
+    except BaseException as error:
+        if blocks_run(error) or ends_the_loop(error):
+            raise
         return decide(snapshot, (Fail(error=describe(error)),), now)
     try:
         return decide(snapshot, commands, now)

@@ -1,12 +1,15 @@
 """What a history keeps of an exception, and what comes back."""
 
+import asyncio
 import pickle
 from typing import Any
 
 import pytest
 
 from flowpg.authoring import failures
+from flowpg.authoring.app import FlowApp
 from flowpg.authoring.errors import StepFailed
+from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model import jsontext
 from tests.authoring.shapes import Declined, Silent
 
@@ -178,3 +181,25 @@ def _caused(message: str, cause: Exception) -> ValueError:
     error.__cause__ = cause
     error.add_note(message)
     return error
+
+
+async def test_a_plain_step_that_raises_stop_iteration_fails_in_place_of_never_ending() -> None:
+    app = FlowApp("odd")
+
+    @app.step
+    def first_of_none() -> int:
+        return next(iter(()))
+
+    @app.workflow
+    async def odd() -> str:
+        try:
+            await first_of_none()
+        except RuntimeError:
+            return "nothing there"
+        return "something"
+
+    engine = FlowEngine.in_memory(app)
+    async with asyncio.timeout(20):
+        await engine.start_with_id("r", odd.spec, odd.input())
+    assert (await engine.snapshot("r")).output == "nothing there"
+    await engine.close()
