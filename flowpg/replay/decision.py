@@ -81,7 +81,7 @@ def decide(
     if snapshot.status is RunStatus.PENDING or snapshot.terminal:
         reason = f"the run is {snapshot.status.value}, so nothing can be decided"
         raise InvalidTransition(reason, run_id=run_id)
-    planner = _Planner(snapshot, now)
+    planner = _Planner(validation.Replay(snapshot, commands), now)
     try:
         for command in commands:
             planner.add(command)
@@ -101,10 +101,11 @@ class _Planner:
     """One decision being planned. ``live`` counts what is new or open, ``work`` what of it keeps
     a run from ending; ``named`` holds the subjects that the decision named so far."""
 
-    __slots__ = ("live", "named", "now", "plan", "run", "work")
+    __slots__ = ("live", "named", "now", "plan", "replay", "run", "work")
 
-    def __init__(self, run: WorkflowRunSnapshot, now: datetime) -> None:
-        self.run = run
+    def __init__(self, replay: validation.Replay, now: datetime) -> None:
+        self.replay = replay
+        self.run = replay.run
         self.now = now
         self.plan = Plan()
         self.live = 0
@@ -161,7 +162,7 @@ class _Planner:
         self.name("step", step_id)
         step = self.run.steps.get(step_id)
         if step is not None:
-            validation.check_step(self.run.run_id, step, command)
+            validation.check_step(self.replay, step, command)
             return self.redeclare(step)
         event = self.emit(definitions.new_step(command, self.now))
         self.live += 1
@@ -215,7 +216,7 @@ class _Planner:
         if hook is None:
             self.emit(definitions.new_hook(command, self.now))
         else:
-            validation.check_hook(self.run.run_id, hook, command)
+            validation.check_hook(self.replay, hook, command)
             if hook.status is HookStatus.CANCELLED:
                 raise InvalidTransition(
                     f"hook {hook_id!r} was cancelled and stays so; use a new id"
@@ -233,7 +234,7 @@ class _Planner:
         self.name("progress", progress.progress_id)
         recorded = self.run.open.progress.get(progress.progress_id)
         if recorded is not None:
-            validation.check_progress(self.run.run_id, recorded, progress)
+            validation.check_progress(self.replay, recorded, progress)
             self.plan.resolved = True
             return
         self.emit(definitions.new_progress(command))
@@ -244,7 +245,7 @@ class _Planner:
         self.name("child reference", child.reference_id)
         linked = self.run.child_operations.get(child.reference_id)
         if linked is not None:
-            validation.check_child(self.run.run_id, linked, child)
+            validation.check_child(self.replay, linked, child)
             self.plan.resolved = True
             return
         self.emit(definitions.new_child(command))

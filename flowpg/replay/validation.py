@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flowpg.errors import NonDeterministic
 from flowpg.model import jsontext
-from flowpg.model.commands import CreateHook, StepCommand
+from flowpg.model.commands import CreateHook, RuntimeCommand, StepCommand
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
-from flowpg.model.snapshot import HookSnapshot, StepSnapshot
+from flowpg.model.snapshot import HookSnapshot, StepSnapshot, WorkflowRunSnapshot
 
 MAX_SHOWN = 400
 """Longest text of one side of a difference; of a longer value the differing part is shown."""
@@ -16,85 +18,95 @@ MAX_SHOWN = 400
 REDACTED = "<redacted>"
 
 
-def check_step(run_id: str, step: StepSnapshot, command: StepCommand) -> None:
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is compared: a run as recorded, and the commands that its code returned now."""
+
+    run: WorkflowRunSnapshot
+    commands: Sequence[RuntimeCommand]
+
+    def secrets(self) -> list[str]:
+        """Every hook token that either side knows: a token stands not only in its hook; a step
+        mails it, a report or a link tells of it. The longest first: one may be part of another."""
+        found = {hook.token for hook in self.run.hooks.values()}
+        found.update(c.token for c in self.commands if isinstance(c, CreateHook))
+        return sorted(found, key=len, reverse=True)
+
+
+def check_step(replay: Replay, step: StepSnapshot, command: StepCommand) -> None:
     """NonDeterministic if ``command`` is not the definition that was recorded for its id."""
     what = f"step {step.step_id!r}"
     if step.step_name != command.step_name:
-        raise _drift(run_id, f"{what} has another name", step.step_name, command.step_name)
+        raise _drift(replay, f"{what} has another name", step.step_name, command.step_name)
     if not jsontext.equal(step.input, command.input):
-        raise _drift(run_id, f"{what} has another input", step.input, command.input)
+        raise _drift(replay, f"{what} has another input", step.input, command.input)
     if step.retry is not command.retry and step.retry != command.retry:
         raise _drift(
-            run_id,
+            replay,
             f"{what} has another retry policy",
             step.retry.wire(),
             command.retry.wire(),
         )
 
 
-def check_hook(run_id: str, hook: HookSnapshot, command: CreateHook) -> None:
+def check_hook(replay: Replay, hook: HookSnapshot, command: CreateHook) -> None:
     """NonDeterministic if the token or the metadata differ; an expiry may be recomputed freely."""
     what = f"hook {hook.hook_id!r}"
     if hook.token != command.token:
         raise NonDeterministic(
-            run_id, f"{what} has another token: history={REDACTED}; replay={REDACTED}"
+            replay.run.run_id, f"{what} has another token: history={REDACTED}; replay={REDACTED}"
         )
     if not jsontext.equal(hook.metadata, command.metadata):
-        raise _drift(
-            run_id,
-            f"{what} has other metadata",
-            hook.metadata,
-            command.metadata,
-            secret=hook.token,
-        )
+        raise _drift(replay, f"{what} has other metadata", hook.metadata, command.metadata)
 
 
-def check_progress(run_id: str, recorded: WorkflowProgress, again: WorkflowProgress) -> None:
+def check_progress(replay: Replay, recorded: WorkflowProgress, again: WorkflowProgress) -> None:
     """NonDeterministic if the same progress id now holds another value."""
     if not jsontext.equal(recorded.wire(), again.wire()):
         what = f"progress {recorded.progress_id!r} has another value"
-        raise _drift(run_id, what, recorded.wire(), again.wire())
+        raise _drift(replay, what, recorded.wire(), again.wire())
 
 
 def check_child(
-    run_id: str, linked: ChildOperationReference, again: ChildOperationReference
+    replay: Replay, linked: ChildOperationReference, again: ChildOperationReference
 ) -> None:
     """NonDeterministic if the same reference id now links something else."""
     if not jsontext.equal(linked.wire(), again.wire()):
         what = f"child reference {linked.reference_id!r} links something else"
-        raise _drift(run_id, what, linked.wire(), again.wire())
+        raise _drift(replay, what, linked.wire(), again.wire())
 
 
-def difference(history: Any, replay: Any, secret: str = "") -> str:
+def difference(history: Any, replay: Any, secrets: Sequence[str] = ()) -> str:
     """``history=<JSON>; replay=<JSON>`` of two values, or of the first part in which two long
-    values differ, with the path to it. ``secret`` is redacted wherever it stands."""
+    values differ, with the path to it. ``secrets`` are redacted wherever they stand."""
     path = "$"
-    left, right = _shown(history, secret), _shown(replay, secret)
+    left, right = _shown(history, secrets), _shown(replay, secrets)
     while len(left) > MAX_SHOWN or len(right) > MAX_SHOWN:
         step = _first_difference(history, replay)
         if step is None:
             break
         name, history, replay = step
         path += name
-        left, right = _shown(history, secret), _shown(replay, secret)
-    at = "" if path == "$" else " at " + _redacted(path, secret)
+        left, right = _shown(history, secrets), _shown(replay, secrets)
+    at = "" if path == "$" else " at " + _redacted(path, secrets)
     return f"{at}: history={_short(left)}; replay={_short(right)}"
 
 
-def _drift(run_id: str, what: str, history: Any, replay: Any, secret: str = "") -> NonDeterministic:
-    return NonDeterministic(run_id, what + difference(history, replay, secret))
+def _drift(replay: Replay, what: str, history: Any, again: Any) -> NonDeterministic:
+    text = what + difference(history, again, replay.secrets())
+    return NonDeterministic(replay.run.run_id, text)
 
 
-def _shown(value: Any, secret: str) -> str:
+def _shown(value: Any, secrets: Sequence[str]) -> str:
     # Redacted before it is cut, or the beginning of a secret could stay at the end.
-    return _redacted(jsontext.encode(value, "a replayed value"), secret)
+    return _redacted(jsontext.encode(value, "a replayed value"), secrets)
 
 
-def _redacted(text: str, secret: str) -> str:
-    if not secret:
-        return text
-    inside_json = jsontext.encode(secret)[1:-1]
-    return text.replace(inside_json, REDACTED).replace(secret, REDACTED)
+def _redacted(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        inside_json = jsontext.encode(secret)[1:-1]
+        text = text.replace(inside_json, REDACTED).replace(secret, REDACTED)
+    return text
 
 
 def _first_difference(history: Any, replay: Any) -> tuple[str, Any, Any] | None:
