@@ -2279,7 +2279,64 @@ SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_elements flow_append_element[];
+    v_is_fine boolean;
 BEGIN
+    IF NOT p_shielded THEN
+        -- most batches have nothing wrong with them: look for the words only when something has
+        SELECT array_agg(ROW(x.ordinal, x.run_id, x.expected, x.epoch, x.release,
+                   coalesce(x.queue, 'default'), s.event_count, false, s.has_token, s.has_link,
+                   NULL, s.events)::flow_append_element),
+               bool_and((s.is_fine AND octet_length(x.run_id) BETWEEN 1 AND 255
+                         AND x.queue IS NULL
+                         AND CASE WHEN x.release IS NULL THEN s.event_count > 0
+                                  ELSE x.epoch IS NOT NULL END) IS TRUE)
+          INTO v_elements, v_is_fine
+          FROM ROWS FROM (json_to_recordset(p_batch) AS (
+                   run_id text, expected bigint, epoch bigint, release bigint, queue text,
+                   events json))
+               WITH ORDINALITY AS x (run_id, expected, epoch, release, queue, events, ordinal)
+         CROSS JOIN LATERAL (
+            SELECT count(*)::integer AS event_count,
+                   coalesce(bool_or(v.type = 'hook_created'), false) AS has_token,
+                   coalesce(bool_or(v.type = 'child_operation_linked'), false) AS has_link,
+                   coalesce(bool_and((
+                       octet_length(v.type) BETWEEN 1 AND 200
+                       AND CASE WHEN starts_with(v.type, 'run_') THEN v.type <> 'run_created'
+                                ELSE v.subject IS NOT NULL END
+                       AND (v.subject IS NULL OR octet_length(v.subject) <= 2048
+                                                 AND btrim(v.subject) <> '')
+                       AND (v.payload IS NULL OR json_typeof(v.payload) = 'object'
+                                                 AND octet_length(v.payload::text) <= 1048512)
+                       AND CASE
+                               WHEN v.due_in_us IS NOT NULL
+                                   THEN v.due_at IS NULL AND flow_due_member(v.type) IS NOT NULL
+                                        AND v.due_in_us BETWEEN 0 AND 250000000000000000
+                               WHEN v.type = 'wait_created' THEN v.due_at IS NOT NULL
+                               ELSE true
+                           END
+                       AND (v.type <> 'hook_created' OR coalesce(v.payload ->> 'token', '') <> '')
+                   ) IS TRUE), true)
+                   AND coalesce(min(v.ordinal) FILTER (
+                           WHERE starts_with(v.type, 'run_')
+                             AND flow_terminal_status(v.type) IS NOT NULL), count(*)) = count(*)
+                       AS is_fine,
+                   array_agg(ROW(v.ordinal, v.type, v.subject,
+                       CASE WHEN v.due_at IS NOT NULL THEN flow_deadline(v.due_at) END,
+                       v.due_in_us, coalesce(v.payload, '{}'), v.event_id,
+                       CASE WHEN v.type = 'hook_created' THEN v.payload ->> 'token' END,
+                       CASE WHEN v.type = 'child_operation_linked'
+                           THEN v.payload -> 'child' ->> 'flow_run_id' END)::flow_append_event)
+                       AS events
+              FROM ROWS FROM (json_to_recordset(x.events) AS (
+                       type text, subject text, due_at text, due_in_us bigint, payload json,
+                       event_id uuid))
+                   WITH ORDINALITY AS v (type, subject, due_at, due_in_us, payload, event_id,
+                       ordinal)
+         ) AS s;
+        IF coalesce(v_is_fine, true) THEN
+            RETURN v_elements;
+        END IF;
+    END IF;
     SELECT array_agg(ROW(b.ordinal, b.run_id, b.expected, b.epoch, b.release, b.queue,
                coalesce(s.event_count, 0), coalesce(s.creates, false),
                coalesce(s.has_token, false), coalesce(s.has_link, false),
@@ -2421,7 +2478,23 @@ AS $$
 DECLARE
     v_verdicts flow_append_verdict[];
     v_repeats boolean;
+    v_runs integer;
 BEGIN
+    -- nearly always all is well; the words for everything else are looked for only when needed
+    SELECT array_agg(ROW('appended', r.head_sequence, false, NULL)::flow_append_verdict
+                     ORDER BY e.ordinal),
+           count(DISTINCT e.run_id)
+      INTO v_verdicts, v_runs
+      FROM unnest(p_elements) AS e
+      JOIN flow_runs AS r ON r.run_id = e.run_id
+     WHERE e.refusal IS NULL AND NOT e.creates
+       AND (e.epoch IS NULL OR e.epoch = r.lease_epoch)
+       AND (e.expected IS NULL OR e.expected = r.head_sequence)
+       AND r.head_sequence > 0
+       AND r.status NOT IN ('completed', 'failed', 'cancelled', 'continued_as_new');
+    IF v_runs = cardinality(p_elements) THEN
+        RETURN v_verdicts;
+    END IF;
     SELECT count(DISTINCT e.run_id) < count(e.run_id) INTO v_repeats FROM unnest(p_elements) AS e;
     SELECT array_agg(ROW(c.outcome, c.head, coalesce(c.status
                IN ('completed', 'failed', 'cancelled', 'continued_as_new'), false),
@@ -2626,18 +2699,33 @@ AS $$
 BEGIN
     INSERT INTO flow_events
         (run_id, sequence, event_id, event_type, subject_id, due_at, payload, recorded_at)
-    SELECT e.run_id, p_bases[e.ordinal] + v.event_position,
-           coalesce(v.event_id, flow_event_id(e.run_id, p_bases[e.ordinal] + v.event_position)),
+    SELECT e.run_id, e.base + v.event_position,
+           coalesce(v.event_id, flow_event_id(e.run_id, e.base + v.event_position)),
            v.event_type, v.subject_id,
            CASE WHEN v.due_in_us IS NULL THEN v.due_at
                 ELSE flow_time_after(p_at, v.due_in_us) END,
            CASE WHEN v.due_in_us IS NULL THEN v.payload
-                ELSE flow_json_with(v.payload, flow_due_member(v.event_type),
-                                    flow_time_text(flow_time_after(p_at, v.due_in_us))) END,
+                ELSE flow_append_due(v.payload, v.event_type, p_at, v.due_in_us) END,
            p_at
-      FROM unnest(p_elements) AS e
+      FROM unnest(p_elements, p_bases) AS e (
+               ordinal, run_id, expected, epoch, release, queue, event_count, creates, has_token,
+               has_link, refusal, events, base)
      CROSS JOIN LATERAL unnest(e.events) AS v
-     WHERE p_bases[e.ordinal] IS NOT NULL;
+     WHERE e.base IS NOT NULL;
+END
+$$;
+
+-- A payload with its deadline. A function of its own so that an append without any need not get its
+-- many parts ready.
+CREATE FUNCTION flow_append_due(
+    p_payload json, p_event_type text, p_at timestamptz, p_microseconds bigint
+) RETURNS json
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN flow_json_with(p_payload, flow_due_member(p_event_type),
+                          flow_time_text(flow_time_after(p_at, p_microseconds)));
 END
 $$;
 
@@ -2659,9 +2747,12 @@ $$;
 
 REVOKE EXECUTE ON FUNCTION flow_append_write(flow_append_element[], bigint[], timestamptz)
     FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_append_due(json, text, timestamptz, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_reserve_runs(text[], text[], timestamptz) FROM PUBLIC;
 COMMENT ON FUNCTION flow_append_write(flow_append_element[], bigint[], timestamptz)
     IS 'Stores the events of the accepted elements of a batch.';
+COMMENT ON FUNCTION flow_append_due(json, text, timestamptz, bigint)
+    IS 'A payload with its deadline as last member.';
 COMMENT ON FUNCTION flow_reserve_runs(text[], text[], timestamptz)
     IS 'Rows for runs about to be created in a queue of their own.';
 
@@ -2688,13 +2779,22 @@ DECLARE
 BEGIN
     WITH gone AS (
         DELETE FROM flow_tasks AS t
-              USING (SELECT i.run_id, i.epoch, i.wakes
-                       FROM unnest(p_run_ids, p_epochs, p_wakes) AS i (run_id, epoch, wakes)
-                      ORDER BY i.run_id) AS g
-              WHERE t.run_id = g.run_id AND t.kind = 'drive_run' AND t.epoch = g.epoch
-                AND t.lease_owner IS NOT NULL
-                AND (t.wakes = g.wakes OR flow_is_terminal(
-                        (SELECT r.status FROM flow_runs AS r WHERE r.run_id = g.run_id)))
+              -- an array: as a join it is planned, while the table is small, to compare every
+              -- task with every run
+              WHERE t.task_id = ANY (ARRAY(
+                    SELECT f.task_id
+                      FROM (SELECT i.run_id, i.epoch, i.wakes
+                              FROM unnest(p_run_ids, p_epochs, p_wakes)
+                                   AS i (run_id, epoch, wakes)
+                             ORDER BY i.run_id) AS g
+                     CROSS JOIN LATERAL (
+                            SELECT o.task_id, o.wakes
+                              FROM flow_tasks AS o
+                             WHERE o.run_id = g.run_id AND o.kind = 'drive_run'
+                               AND o.epoch = g.epoch AND o.lease_owner IS NOT NULL
+                             LIMIT 1) AS f
+                     WHERE f.wakes = g.wakes OR flow_is_terminal(
+                            (SELECT r.status FROM flow_runs AS r WHERE r.run_id = g.run_id))))
           RETURNING t.run_id
     )
     SELECT coalesce(array_agg(d.run_id), '{}') INTO v_gone FROM gone AS d;
@@ -2857,18 +2957,18 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT e.ordinal, e.run_id, d.outcome,
-           CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) + e.event_count
+    SELECT d.ordinal, d.run_id, d.outcome,
+           CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) + d.event_count
                 ELSE coalesce(d.base, 0) END,
            v_at,
-           coalesce(v_has_release AND d.outcome = 'appended' AND e.run_id = ANY (v_released),
+           coalesce(v_has_release AND d.outcome = 'appended' AND d.run_id = ANY (v_released),
                false),
            coalesce(CASE WHEN v_has_release
-                         THEN v_kept_wakes[array_position(v_kept, e.run_id)] END, 0),
+                         THEN v_kept_wakes[array_position(v_kept, d.run_id)] END, 0),
            d.detail
-      FROM unnest(v_elements) AS e
-     CROSS JOIN LATERAL (SELECT (v_verdicts[e.ordinal]).outcome, (v_verdicts[e.ordinal]).base,
-                                (v_verdicts[e.ordinal]).detail) AS d;
+      FROM unnest(v_elements, v_verdicts) AS d (
+               ordinal, run_id, expected, epoch, release, queue, event_count, creates, has_token,
+               has_link, refusal, events, outcome, base, is_terminal, detail);
 END
 $$;
 

@@ -88,18 +88,18 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT e.ordinal, e.run_id, d.outcome,
-           CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) + e.event_count
+    SELECT d.ordinal, d.run_id, d.outcome,
+           CASE WHEN d.outcome = 'appended' THEN coalesce(d.base, 0) + d.event_count
                 ELSE coalesce(d.base, 0) END,
            v_at,
-           coalesce(v_has_release AND d.outcome = 'appended' AND e.run_id = ANY (v_released),
+           coalesce(v_has_release AND d.outcome = 'appended' AND d.run_id = ANY (v_released),
                false),
            coalesce(CASE WHEN v_has_release
-                         THEN v_kept_wakes[array_position(v_kept, e.run_id)] END, 0),
+                         THEN v_kept_wakes[array_position(v_kept, d.run_id)] END, 0),
            d.detail
-      FROM unnest(v_elements) AS e
-     CROSS JOIN LATERAL (SELECT (v_verdicts[e.ordinal]).outcome, (v_verdicts[e.ordinal]).base,
-                                (v_verdicts[e.ordinal]).detail) AS d;
+      FROM unnest(v_elements, v_verdicts) AS d (
+               ordinal, run_id, expected, epoch, release, queue, event_count, creates, has_token,
+               has_link, refusal, events, outcome, base, is_terminal, detail);
 END
 $$;
 

@@ -13,18 +13,33 @@ AS $$
 BEGIN
     INSERT INTO flow_events
         (run_id, sequence, event_id, event_type, subject_id, due_at, payload, recorded_at)
-    SELECT e.run_id, p_bases[e.ordinal] + v.event_position,
-           coalesce(v.event_id, flow_event_id(e.run_id, p_bases[e.ordinal] + v.event_position)),
+    SELECT e.run_id, e.base + v.event_position,
+           coalesce(v.event_id, flow_event_id(e.run_id, e.base + v.event_position)),
            v.event_type, v.subject_id,
            CASE WHEN v.due_in_us IS NULL THEN v.due_at
                 ELSE flow_time_after(p_at, v.due_in_us) END,
            CASE WHEN v.due_in_us IS NULL THEN v.payload
-                ELSE flow_json_with(v.payload, flow_due_member(v.event_type),
-                                    flow_time_text(flow_time_after(p_at, v.due_in_us))) END,
+                ELSE flow_append_due(v.payload, v.event_type, p_at, v.due_in_us) END,
            p_at
-      FROM unnest(p_elements) AS e
+      FROM unnest(p_elements, p_bases) AS e (
+               ordinal, run_id, expected, epoch, release, queue, event_count, creates, has_token,
+               has_link, refusal, events, base)
      CROSS JOIN LATERAL unnest(e.events) AS v
-     WHERE p_bases[e.ordinal] IS NOT NULL;
+     WHERE e.base IS NOT NULL;
+END
+$$;
+
+-- A payload with its deadline. A function of its own so that an append without any need not get its
+-- many parts ready.
+CREATE FUNCTION flow_append_due(
+    p_payload json, p_event_type text, p_at timestamptz, p_microseconds bigint
+) RETURNS json
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN flow_json_with(p_payload, flow_due_member(p_event_type),
+                          flow_time_text(flow_time_after(p_at, p_microseconds)));
 END
 $$;
 
@@ -46,8 +61,11 @@ $$;
 
 REVOKE EXECUTE ON FUNCTION flow_append_write(flow_append_element[], bigint[], timestamptz)
     FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_append_due(json, text, timestamptz, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_reserve_runs(text[], text[], timestamptz) FROM PUBLIC;
 COMMENT ON FUNCTION flow_append_write(flow_append_element[], bigint[], timestamptz)
     IS 'Stores the events of the accepted elements of a batch.';
+COMMENT ON FUNCTION flow_append_due(json, text, timestamptz, bigint)
+    IS 'A payload with its deadline as last member.';
 COMMENT ON FUNCTION flow_reserve_runs(text[], text[], timestamptz)
     IS 'Rows for runs about to be created in a queue of their own.';

@@ -20,13 +20,22 @@ DECLARE
 BEGIN
     WITH gone AS (
         DELETE FROM flow_tasks AS t
-              USING (SELECT i.run_id, i.epoch, i.wakes
-                       FROM unnest(p_run_ids, p_epochs, p_wakes) AS i (run_id, epoch, wakes)
-                      ORDER BY i.run_id) AS g
-              WHERE t.run_id = g.run_id AND t.kind = 'drive_run' AND t.epoch = g.epoch
-                AND t.lease_owner IS NOT NULL
-                AND (t.wakes = g.wakes OR flow_is_terminal(
-                        (SELECT r.status FROM flow_runs AS r WHERE r.run_id = g.run_id)))
+              -- an array: as a join it is planned, while the table is small, to compare every
+              -- task with every run
+              WHERE t.task_id = ANY (ARRAY(
+                    SELECT f.task_id
+                      FROM (SELECT i.run_id, i.epoch, i.wakes
+                              FROM unnest(p_run_ids, p_epochs, p_wakes)
+                                   AS i (run_id, epoch, wakes)
+                             ORDER BY i.run_id) AS g
+                     CROSS JOIN LATERAL (
+                            SELECT o.task_id, o.wakes
+                              FROM flow_tasks AS o
+                             WHERE o.run_id = g.run_id AND o.kind = 'drive_run'
+                               AND o.epoch = g.epoch AND o.lease_owner IS NOT NULL
+                             LIMIT 1) AS f
+                     WHERE f.wakes = g.wakes OR flow_is_terminal(
+                            (SELECT r.status FROM flow_runs AS r WHERE r.run_id = g.run_id))))
           RETURNING t.run_id
     )
     SELECT coalesce(array_agg(d.run_id), '{}') INTO v_gone FROM gone AS d;
