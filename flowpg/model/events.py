@@ -128,7 +128,8 @@ class NewEvent:
     def payload(self) -> str:
         """The payload as JSON text, encoded once (SerializationError if JSON cannot carry it)."""
         if self.text is None:
-            self.text = jsontext.encode(self.data, f"the payload of {self.type}")
+            what = f"the payload of {self.type}"
+            self.text = jsontext.encode(self.data, what, jsontext.MAX_STORED_DEPTH)
         return self.text
 
 
@@ -192,7 +193,9 @@ class FlowEventEnvelope:
     def payload(self) -> str:
         """The stored payload text."""
         if self._payload is None:
-            self._payload = jsontext.encode(self._data)
+            self._payload = jsontext.encode(
+                self._data, f"event {self.sequence}", jsontext.MAX_STORED_DEPTH
+            )
         return self._payload
 
     @property

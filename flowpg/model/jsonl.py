@@ -65,7 +65,7 @@ def _event(envelope: FlowEventEnvelope) -> str:
     rest = payload[1:].lstrip()
     # A store may keep a payload over several lines; a line of the dump is one line.
     if "\n" in rest or "\r" in rest:
-        rest = jsontext.encode(envelope.data)[1:]
+        rest = jsontext.encode(envelope.data, "an event", jsontext.MAX_STORED_DEPTH)[1:]
     return f"{type_text}{rest}" if rest.startswith("}") else f"{type_text},{rest}"
 
 

@@ -16,18 +16,23 @@ from typing import Any
 from flowpg.errors import SerializationError
 
 MAX_DEPTH = 200
-"""Deepest nesting of lists and objects in one JSON text."""
+"""Deepest nesting of lists and objects in one value."""
+
+MAX_STORED_DEPTH = MAX_DEPTH + 8
+"""The same for a text that is stored or read: there a value stands inside an event, and that inside
+an envelope or a history. Without the difference the deepest values could be stored and not read."""
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def encode(value: Any, what: str = "value") -> str:
+def encode(value: Any, what: str = "value", levels: int = MAX_DEPTH) -> str:
     """``value`` as compact JSON text, valid as UTF-8.
 
-    Raises SerializationError naming ``what`` (never the value) if JSON cannot carry it unchanged.
+    Raises SerializationError naming ``what`` (never the value) if JSON cannot carry it unchanged,
+    or if it is nested more than ``levels`` deep.
     """
     try:
-        _check(value, MAX_DEPTH)
+        _check(value, levels)
         text = _encode_raw(value)
         if not text.isascii() and not _is_text(text):
             # A lone surrogate has no UTF-8 form; its escape has, and decodes to the same string.
@@ -44,8 +49,8 @@ def decode(text: str | bytes, what: str = "value") -> Any:
             text = text.decode()
         value = _decode(text)
         # Deep nesting needs many brackets, and counting them is quick.
-        if text.count("[") + text.count("{") > MAX_DEPTH:
-            _check(value, MAX_DEPTH)
+        if text.count("[") + text.count("{") > MAX_STORED_DEPTH:
+            _check(value, MAX_STORED_DEPTH)
     except _TooDeep as error:
         raise SerializationError(f"{what} cannot be read: {error}") from None
     except (ValueError, RecursionError):

@@ -99,7 +99,8 @@ def _drift(replay: Replay, what: str, history: Any, again: Any) -> NonDeterminis
 
 def _shown(value: Any, secrets: Sequence[str]) -> str:
     # Redacted before it is cut, or the beginning of a secret could stay at the end.
-    return _redacted(jsontext.encode(value, "a replayed value"), secrets)
+    text = jsontext.encode(value, "a replayed value", jsontext.MAX_STORED_DEPTH)
+    return _redacted(text, secrets)
 
 
 def _redacted(text: str, secrets: Sequence[str]) -> str:

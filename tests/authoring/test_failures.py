@@ -193,7 +193,7 @@ async def test_a_plain_step_that_raises_stop_iteration_fails_in_place_of_never_e
     @app.workflow
     async def odd() -> str:
         try:
-            await first_of_none()
+            await asyncio.to_thread(first_of_none)
         except RuntimeError:
             return "nothing there"
         return "something"

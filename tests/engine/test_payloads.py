@@ -3,13 +3,16 @@ made; nothing is wedged or half written."""
 
 import math
 import socket
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from flowpg.errors import InvalidArgument, PayloadTooLarge, SerializationError
+from flowpg.model import jsontext
 from flowpg.model.commands import Decision
+from flowpg.model.jsonl import dump_history, load_history
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
 from flowpg.replay.context import MISSING, WorkflowContext
@@ -202,6 +205,30 @@ async def test_a_structure_nested_too_deeply_is_refused_and_the_process_lives(
         with pytest.raises(SerializationError):
             await engine.start(SPEC, value)
     assert (await engine.snapshot(await engine.start(SPEC, "fine"))).output == "fine"
+
+
+async def test_the_deepest_value_that_is_taken_anywhere_can_be_read_again(
+    engine_store: EngineStore,
+) -> None:
+    deep: list[Any] = []
+    for _ in range(jsontext.MAX_DEPTH - 1):
+        deep = [deep]
+
+    def workflow(ctx: WorkflowContext) -> Decision:
+        if not ctx.step_completed("s"):
+            return ctx.schedule_step("s", "work", ctx.input)
+        if not ctx.hook_received("h"):
+            return ctx.create_hook("h", "token", ctx.step_output("s"), timedelta(hours=1))
+        return ctx.complete(ctx.hook_payload("h"))
+
+    engine = await engine_store.engine(Script(workflow, {"work": lambda step: step.input}))
+    await engine.start_with_id("r", SPEC, deep)
+    again = await engine_store.engine(Script(workflow))
+    assert (await again.snapshot("r")).hooks["h"].metadata == deep
+    assert (await again.resume_hook("r", "h", deep)).status is RunStatus.COMPLETED
+    history = await again.history("r")
+    assert load_history(dump_history(history)) == history
+    assert (await again.snapshot("r")).output == deep
 
 
 @pytest.mark.parametrize("bad", ["", " ", "a\x00b", "\ud800", "x" * 600])

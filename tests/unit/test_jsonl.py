@@ -160,7 +160,7 @@ def test_the_last_line_feed_may_be_missing_and_an_empty_text_is_an_empty_history
         (line("{}"), "type must be a text"),
         (line('{"type":5}'), "type must be a text"),
         (line('{"type":"run_completed","output":NaN}'), "not valid JSON"),
-        (line('{"type":"run_completed","output":' + "[" * 200 + "]" * 200 + "}"), "200 levels"),
+        (line('{"type":"run_completed","output":' + "[" * 250 + "]" * 250 + "}"), "200 levels"),
     ],
 )
 def test_a_line_that_is_no_envelope_is_named_by_its_number(bad: str, message: str) -> None:

@@ -126,7 +126,8 @@ def test_the_deepest_value_that_is_written_can_be_read_compared_and_copied() -> 
     back = jsontext.decode(jsontext.encode(value))
     assert jsontext.equal(back, value)
     assert jsontext.copied(back) == value
-    for text in ("[" * 201 + "]" * 201, "[" * 50_000 + "]" * 50_000):
+    beyond = jsontext.MAX_STORED_DEPTH + 1
+    for text in ("[" * beyond + "]" * beyond, "[" * 50_000 + "]" * 50_000):
         with pytest.raises(SerializationError):
             jsontext.decode(text)
     assert jsontext.decode("[" + ",".join(["[]"] * 500) + "]") == [[]] * 500
