@@ -5,6 +5,7 @@ It sends the very calls the asynchronous store sends and drives nothing: workers
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from flowpg.postgres import reads, verbs
 from flowpg.postgres.calls import Call
 from flowpg.postgres.enlist import run_enlisted_sync
 from flowpg.postgres.errors import connection_refused
-from flowpg.postgres.pool import connection_options
+from flowpg.postgres.pool import LEFT_BEHIND, connection_options
 from flowpg.replay.projection import project
 from flowpg.store.imports import check_history
 
@@ -72,6 +73,7 @@ class FlowClient:
         self._prepare = prepare
         self._timeout = timeout
         self._closed = False
+        self._process = os.getpid()
         self._opening = Lock()
 
     def __enter__(self) -> Self:
@@ -83,7 +85,7 @@ class FlowClient:
     def close(self) -> None:
         """Close the connections this client made; those it was given stay open."""
         self._closed = True
-        if self._dsn is not None and self._pool is not None:
+        if self._dsn is not None and self._pool is not None and self._process == os.getpid():
             self._pool.close()
 
     # -- starting ---------------------------------------------------------------------------------
@@ -269,11 +271,14 @@ class FlowClient:
                 return found
 
     def _ready_pool(self) -> ConnectionPool[Any]:
-        # Made on first use: a web server forks after importing the module that holds the client,
-        # and connections must not be shared with the parent.
+        # Made on first use, and again in a process that was forked off: a web server forks after
+        # importing the module that holds the client, and perhaps after the first call.
         with self._opening:
             if self._closed:
                 raise StoreError("the client is closed")
+            if self._dsn is not None and self._process != os.getpid():
+                LEFT_BEHIND.append(self._pool)
+                self._pool, self._process = None, os.getpid()
             if self._pool is None:
                 assert self._dsn is not None
                 self._pool = _open_pool(self._dsn, self._max_size, self._prepare)

@@ -8,6 +8,7 @@ server idle while the process prepares the next, more only make the batches smal
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -36,15 +37,21 @@ class GroupCommit:
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._waiting: deque[_Waiting] = deque()
         self._busy: set[str] = set()  # runs with an append in flight
         self._calls: set[asyncio.Task[None]] = set()
-        self._closed = False
 
     async def append(self, append: Append) -> AppendResult:
         """Store the events of one run, in company if there is any; its ``text`` tells its size."""
         if self._closed:
             raise StoreError("the store is closed")
+        if self._process != os.getpid():
+            self._begin()  # what was at work at the fork is the parent's
         answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         self._waiting.append((append, answer))
         if len(self._calls) < MAX_IN_FLIGHT:
@@ -57,7 +64,7 @@ class GroupCommit:
     async def close(self) -> None:
         """Refuse new appends and wait for those in flight."""
         self._closed = True
-        while self._calls:
+        while self._calls and self._process == os.getpid():
             await asyncio.wait(self._calls)
 
     async def _work(self) -> None:

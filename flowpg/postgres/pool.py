@@ -5,11 +5,15 @@ state kept in a session, so that a PgBouncer in transaction mode may stand betwe
 
 The pool has no background tasks: a connection is made by the call that needs it, and an event loop
 that ends finds nothing of ours that never would.
+
+A process that is forked off begins with an empty pool: two processes on one connection would read
+each other's answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -43,6 +47,11 @@ _DEFAULTS = {
 
 MAX_AGE = 3600.0
 """Seconds after which a connection is replaced, so that servers that moved are noticed."""
+
+
+LEFT_BEHIND: list[object] = []
+"""Connections and pools of a parent process: never used here, and never closed by the garbage
+collector either, which would end the parent's sessions on the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,10 @@ class AsyncPool:
         self._timeout = timeout
         self._role: str | None = None
         self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._size = 0  # connections that are open or being made
         self._idle: list[_Kept] = []
         # Each is given a connection, or None: a place in the pool to make one.
@@ -124,6 +137,8 @@ class AsyncPool:
         """Close every connection: the free ones now, the others when their call ends or, if they
         are still being made, when they are."""
         self._closed = True
+        if self._process != os.getpid():
+            return
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -156,6 +171,9 @@ class AsyncPool:
     async def _acquire(self) -> _Kept:
         if self._closed:
             raise StoreError("the store is closed")
+        if self._process != os.getpid():
+            LEFT_BEHIND.extend((self._idle, self._waiting, self._making))
+            self._begin()
         while self._idle:
             kept = self._idle.pop()
             if self._may_keep(kept):
