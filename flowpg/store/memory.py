@@ -36,6 +36,7 @@ from flowpg.model.records import (
     Append,
     AppendOutcome,
     AppendResult,
+    Capabilities,
     Heartbeat,
     LoadedRun,
     RunLease,
@@ -72,11 +73,12 @@ class InMemoryEventStore:
         for append in appends:
             arguments.check_append(append)
         now, seen, results = self._state.now(), set[str](), []
+        heads = {append.run_id: self._head(append.run_id) for append in appends}
         for append in appends:
             if append.run_id in seen:
                 reason = "the run occurs more than once in the batch"
                 detail = {"sqlstate": "WF010", "reason": reason}
-                head = run.head if (run := self._state.runs.get(append.run_id)) else 0
+                head = heads[append.run_id]
                 result = AppendResult(
                     append.run_id, AppendOutcome.INVALID, head, now, detail=detail
                 )
@@ -86,6 +88,10 @@ class InMemoryEventStore:
                     seen.add(append.run_id)
             results.append(result)
         return results
+
+    def _head(self, run_id: str) -> int:
+        run = self._state.runs.get(run_id)
+        return run.head if run is not None else 0
 
     async def start(self, request: StartRequest, *, connection: Enlisted = None) -> VerbResult:
         """Create a run, or recognise it."""
@@ -244,14 +250,21 @@ class InMemoryEventStore:
         return memory_queue.acquire(self._state, run_id, owner, arguments.check_lease(lease))
 
     async def claim_runs(
-        self, queue: str, limit: int, owner: str, lease: timedelta
+        self,
+        queue: str,
+        limit: int,
+        owner: str,
+        lease: timedelta,
+        capabilities: Capabilities | None = None,
     ) -> list[RunLease]:
         """Leases of runs that have work to do."""
         arguments.check_queue(queue)
         arguments.check_limit(limit)
         check_id(owner, "lease owner")
         arguments.check_lease(lease)
-        return memory_queue.claim(self._state, queue, limit, owner, lease)
+        return memory_queue.claim(
+            self._state, queue, limit, owner, lease, capabilities or Capabilities()
+        )
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:
         """Extend leases."""

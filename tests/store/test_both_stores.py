@@ -15,7 +15,13 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from flowpg.errors import FlowError
 from flowpg.model import events
@@ -79,6 +85,13 @@ class BothStores(RuleBasedStateMachine):
     def snapshot(self, run_id: str) -> WorkflowRunSnapshot | None:
         loaded = self.loop.run_until_complete(self.memory.load_runs([run_id]))
         return project(run_id, loaded[run_id].history) if run_id in loaded else None
+
+    @initialize(value=values)
+    def begin(self, value: Any) -> None:
+        """Two runs to begin with: most of what can happen needs one."""
+        for run_id in ("run-a", "run-b"):
+            self.both(partial(_start, run_id, value))
+        self.both(lambda store: store.append(Append("run-a", [events.run_started()])))
 
     # -- starting -------------------------------------------------------------------------------
     @rule(run_id=runs, value=values, spec=st.sampled_from(SPECS), queue=st.sampled_from(QUEUES))
@@ -271,6 +284,10 @@ async def _outcome(verb: Verb, store: FlowEventStore) -> Any:
         return await verb(store)
     except FlowError as error:
         return error
+
+
+async def _start(run_id: str, value: Any, store: FlowEventStore) -> Any:
+    return await store.start(StartRequest(SPECS[0], value, run_id))
 
 
 async def _history(run_id: str, store: FlowEventStore) -> list[FlowEventEnvelope]:
