@@ -934,8 +934,8 @@ CREATE TABLE flow_lanes (
     priority smallint NOT NULL,
     runtime_build text COLLATE "C" NOT NULL,
     low_water timestamptz NOT NULL DEFAULT '-infinity',
-    moved_at timestamptz NOT NULL DEFAULT '-infinity',
-    swept_at timestamptz NOT NULL DEFAULT '-infinity',
+    moved_at timestamptz NOT NULL DEFAULT 'epoch',
+    swept_at timestamptz NOT NULL DEFAULT 'epoch',
     CONSTRAINT flow_lanes_pkey PRIMARY KEY (queue, priority, runtime_build)
 ) WITH (
     -- a few rows, each updated every few seconds at most
@@ -960,8 +960,8 @@ COMMENT ON COLUMN flow_lanes.swept_at
 CREATE TABLE flow_marks (
     name text COLLATE "C" NOT NULL,
     low_water timestamptz NOT NULL DEFAULT '-infinity',
-    moved_at timestamptz NOT NULL DEFAULT '-infinity',
-    swept_at timestamptz NOT NULL DEFAULT '-infinity',
+    moved_at timestamptz NOT NULL DEFAULT 'epoch',
+    swept_at timestamptz NOT NULL DEFAULT 'epoch',
     CONSTRAINT flow_marks_pkey PRIMARY KEY (name)
 ) WITH (
     -- a few rows, each updated every few seconds at most
@@ -988,7 +988,7 @@ CREATE TABLE flow_queues (
     max_per_key integer,
     rate_limit integer,
     rate_interval interval,
-    rate_started_at timestamptz NOT NULL DEFAULT '-infinity',
+    rate_started_at timestamptz NOT NULL DEFAULT 'epoch',
     rate_used integer NOT NULL DEFAULT 0,
     notify boolean NOT NULL DEFAULT true,
     CONSTRAINT flow_queues_pkey PRIMARY KEY (queue),
@@ -1020,7 +1020,7 @@ COMMENT ON COLUMN flow_queues.notify IS 'Whether idle listeners are told about n
 CREATE TABLE flow_idle_queues (
     queue text COLLATE "C" NOT NULL,
     idle_until timestamptz,
-    notified_at timestamptz NOT NULL DEFAULT '-infinity',
+    notified_at timestamptz NOT NULL DEFAULT 'epoch',
     CONSTRAINT flow_idle_queues_pkey PRIMARY KEY (queue)
 ) WITH (
     -- a row a queue, updated often and in place
@@ -4425,8 +4425,8 @@ COMMENT ON FUNCTION flow_health() IS 'What an operator looks at first.';
 
 -- sql/functions/inspect/flow_load_runs.sql
 -- flow_load_runs: histories, for drivers.
--- Arguments: p_run_ids; unknown runs are left out. p_after, null or one entry a run: only the events
---   after that sequence; a missing entry means the whole history.
+-- Arguments: p_run_ids; unknown runs are left out. p_after, null or one entry a run: only the
+--   events after that sequence; a missing entry means the whole history.
 -- Returns one row a run: head, status, lease epoch, wake count (0 without a task), the database
 --   time, and events, the text of a JSON array in order of
 --   [sequence, type, event id, recorded at (RFC 3339, UTC, microseconds), payload].
@@ -4459,8 +4459,8 @@ BEGIN
             SELECT f.wakes FROM flow_tasks AS f
              WHERE f.run_id = i.run_id AND f.kind = 'drive_run' LIMIT 1) AS t ON true
      CROSS JOIN LATERAL (
-            SELECT '[' || coalesce(string_agg('[' || e.sequence || ',' || to_json(e.event_type) || ',"'
-                       || e.event_id || '","' || flow_time_text(e.recorded_at) || '",'
+            SELECT '[' || coalesce(string_agg('[' || e.sequence || ',' || to_json(e.event_type)
+                       || ',"' || e.event_id || '","' || flow_time_text(e.recorded_at) || '",'
                        || e.payload || ']', ','), '') || ']' AS events
               FROM (SELECT f.sequence, f.event_type, f.event_id, f.recorded_at, f.payload
                       FROM flow_events AS f
@@ -4953,7 +4953,9 @@ COMMENT ON FUNCTION flow_check_task(text, json, text, text, text, interval, inte
 --   The letter of a task by token names run and hook, when its hook is active, and never the token.
 -- Locks: rows; the queue rows and run locks are the caller's. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_bury_tasks(p_task_ids bigint[], p_reason text)
-RETURNS TABLE (task_id bigint, dead_letter_id bigint)
+RETURNS TABLE (
+    task_id bigint, dead_letter_id bigint, run_id text, queue text, crashes integer
+)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -4962,9 +4964,8 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz := flow_now();
-    v_letters bigint[];
-    v_tasks bigint[];
 BEGIN
+    RETURN QUERY
     WITH gone AS (
         DELETE FROM flow_tasks AS t
               WHERE t.task_id = ANY (p_task_ids)
@@ -4994,7 +4995,7 @@ BEGIN
          WHERE g.kind <> 'drive_run'
             OR NOT flow_is_terminal((SELECT r.status FROM flow_runs AS r
                                       WHERE r.run_id = g.run_id))
-        RETURNING d.task_id, d.dead_letter_id, d.kind, d.run_id, d.reason
+        RETURNING d.task_id, d.dead_letter_id, d.kind, d.run_id, d.queue, d.crashes, d.reason
     ), blocked AS (
         UPDATE flow_runs AS r
            SET blocked_reason = l.reason, dead_letter_id = l.dead_letter_id,
@@ -5003,11 +5004,7 @@ BEGIN
          WHERE l.kind = 'drive_run' AND r.run_id = l.run_id
         RETURNING r.run_id
     )
-    SELECT array_agg(l.task_id), array_agg(l.dead_letter_id) INTO v_tasks, v_letters
-      FROM letters AS l;
-    RETURN QUERY
-    SELECT u.task_id, u.dead_letter_id
-      FROM unnest(v_tasks, v_letters) AS u (task_id, dead_letter_id);
+    SELECT l.task_id, l.dead_letter_id, l.run_id, l.queue, l.crashes FROM letters AS l;
 END
 $$;
 
@@ -5878,9 +5875,9 @@ BEGIN
             outcome := 'retry';
             UPDATE flow_tasks AS t
                SET lease_owner = NULL, lease_expires_at = NULL, last_error = v_done.error,
-                   available_at = v_now + coalesce(greatest(v_done.retry_delay, '0'), least(
+                   available_at = v_now + greatest('0', coalesce(v_done.retry_delay, least(
                        coalesce(v_task.retry_delay, '0') * power(2, least(v_failures - 1, 30)),
-                       greatest(interval '1 hour', v_task.retry_delay)))
+                       greatest(interval '1 hour', v_task.retry_delay))))
              WHERE t.task_id = v_done.task_id;
         END IF;
         RETURN NEXT;
@@ -5999,11 +5996,9 @@ BEGIN
                           WHERE f.kind <> 'drive_run' OR f.run_id = ANY (v_locked));
         v_left := v_left - cardinality(v_found);
         RETURN QUERY
-        SELECT b.task_id, d.run_id, d.queue, d.crashes, b.dead_letter_id
+        SELECT b.task_id, b.run_id, b.queue, b.crashes, b.dead_letter_id
           FROM flow_bury_tasks(ARRAY(SELECT f.task_id FROM unnest(v_found) AS f WHERE f.is_dead),
-                               NULL) AS b
-          JOIN LATERAL (SELECT l.run_id, l.queue, l.crashes FROM flow_dead_letters AS l
-                         WHERE l.dead_letter_id = b.dead_letter_id LIMIT 1) AS d ON true;
+                               NULL) AS b;
         RETURN QUERY
         UPDATE flow_tasks AS t
            SET lease_owner = NULL, lease_expires_at = NULL, available_at = v_now,
@@ -6197,7 +6192,7 @@ BEGIN
         ON CONFLICT (queue) DO UPDATE
        SET max_running = excluded.max_running, max_per_key = excluded.max_per_key,
            rate_limit = excluded.rate_limit, rate_interval = excluded.rate_interval,
-           rate_started_at = '-infinity', rate_used = 0;
+           rate_started_at = 'epoch', rate_used = 0;
 END
 $$;
 

@@ -3,7 +3,7 @@
 CREATE TABLE flow_idle_queues (
     queue text COLLATE "C" NOT NULL,
     idle_until timestamptz,
-    notified_at timestamptz NOT NULL DEFAULT '-infinity',
+    notified_at timestamptz NOT NULL DEFAULT 'epoch',
     CONSTRAINT flow_idle_queues_pkey PRIMARY KEY (queue)
 ) WITH (
     -- a row a queue, updated often and in place

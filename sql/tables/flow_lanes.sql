@@ -7,8 +7,8 @@ CREATE TABLE flow_lanes (
     priority smallint NOT NULL,
     runtime_build text COLLATE "C" NOT NULL,
     low_water timestamptz NOT NULL DEFAULT '-infinity',
-    moved_at timestamptz NOT NULL DEFAULT '-infinity',
-    swept_at timestamptz NOT NULL DEFAULT '-infinity',
+    moved_at timestamptz NOT NULL DEFAULT 'epoch',
+    swept_at timestamptz NOT NULL DEFAULT 'epoch',
     CONSTRAINT flow_lanes_pkey PRIMARY KEY (queue, priority, runtime_build)
 ) WITH (
     -- a few rows, each updated every few seconds at most

@@ -4,8 +4,8 @@
 CREATE TABLE flow_marks (
     name text COLLATE "C" NOT NULL,
     low_water timestamptz NOT NULL DEFAULT '-infinity',
-    moved_at timestamptz NOT NULL DEFAULT '-infinity',
-    swept_at timestamptz NOT NULL DEFAULT '-infinity',
+    moved_at timestamptz NOT NULL DEFAULT 'epoch',
+    swept_at timestamptz NOT NULL DEFAULT 'epoch',
     CONSTRAINT flow_marks_pkey PRIMARY KEY (name)
 ) WITH (
     -- a few rows, each updated every few seconds at most

@@ -8,7 +8,7 @@ CREATE TABLE flow_queues (
     max_per_key integer,
     rate_limit integer,
     rate_interval interval,
-    rate_started_at timestamptz NOT NULL DEFAULT '-infinity',
+    rate_started_at timestamptz NOT NULL DEFAULT 'epoch',
     rate_used integer NOT NULL DEFAULT 0,
     notify boolean NOT NULL DEFAULT true,
     CONSTRAINT flow_queues_pkey PRIMARY KEY (queue),

@@ -108,7 +108,8 @@ FORBIDDEN = {
     " SELECT flow_import_history('r', '[]'); SELECT flow_pause_queue('q'); SELECT flow_redrive(1);"
     " SELECT flow_listen_hint('{q}'); DELETE FROM flow_tasks; DELETE FROM flow_events",
     "reader": "SELECT flow_start('{}'); SELECT flow_force_cancel('r');"
-    " SELECT token FROM flow_active_hooks; SELECT payload FROM flow_tasks; SELECT flow_list_active_hooks();"
+    " SELECT token FROM flow_active_hooks; SELECT payload FROM flow_tasks;"
+    " SELECT flow_list_active_hooks();"
     " SELECT flow_find_hook('t'); SELECT flow_wake_run('r'); SELECT flow_enqueue_due();"
     " INSERT INTO flow_events DEFAULT VALUES; UPDATE flow_runs SET status = 'failed'",
 }

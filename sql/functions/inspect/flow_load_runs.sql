@@ -1,6 +1,6 @@
 -- flow_load_runs: histories, for drivers.
--- Arguments: p_run_ids; unknown runs are left out. p_after, null or one entry a run: only the events
---   after that sequence; a missing entry means the whole history.
+-- Arguments: p_run_ids; unknown runs are left out. p_after, null or one entry a run: only the
+--   events after that sequence; a missing entry means the whole history.
 -- Returns one row a run: head, status, lease epoch, wake count (0 without a task), the database
 --   time, and events, the text of a JSON array in order of
 --   [sequence, type, event id, recorded at (RFC 3339, UTC, microseconds), payload].
@@ -33,8 +33,8 @@ BEGIN
             SELECT f.wakes FROM flow_tasks AS f
              WHERE f.run_id = i.run_id AND f.kind = 'drive_run' LIMIT 1) AS t ON true
      CROSS JOIN LATERAL (
-            SELECT '[' || coalesce(string_agg('[' || e.sequence || ',' || to_json(e.event_type) || ',"'
-                       || e.event_id || '","' || flow_time_text(e.recorded_at) || '",'
+            SELECT '[' || coalesce(string_agg('[' || e.sequence || ',' || to_json(e.event_type)
+                       || ',"' || e.event_id || '","' || flow_time_text(e.recorded_at) || '",'
                        || e.payload || ']', ','), '') || ']' AS events
               FROM (SELECT f.sequence, f.event_type, f.event_id, f.recorded_at, f.payload
                       FROM flow_events AS f

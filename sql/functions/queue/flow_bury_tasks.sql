@@ -7,7 +7,9 @@
 --   The letter of a task by token names run and hook, when its hook is active, and never the token.
 -- Locks: rows; the queue rows and run locks are the caller's. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_bury_tasks(p_task_ids bigint[], p_reason text)
-RETURNS TABLE (task_id bigint, dead_letter_id bigint)
+RETURNS TABLE (
+    task_id bigint, dead_letter_id bigint, run_id text, queue text, crashes integer
+)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -16,9 +18,8 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz := flow_now();
-    v_letters bigint[];
-    v_tasks bigint[];
 BEGIN
+    RETURN QUERY
     WITH gone AS (
         DELETE FROM flow_tasks AS t
               WHERE t.task_id = ANY (p_task_ids)
@@ -48,7 +49,7 @@ BEGIN
          WHERE g.kind <> 'drive_run'
             OR NOT flow_is_terminal((SELECT r.status FROM flow_runs AS r
                                       WHERE r.run_id = g.run_id))
-        RETURNING d.task_id, d.dead_letter_id, d.kind, d.run_id, d.reason
+        RETURNING d.task_id, d.dead_letter_id, d.kind, d.run_id, d.queue, d.crashes, d.reason
     ), blocked AS (
         UPDATE flow_runs AS r
            SET blocked_reason = l.reason, dead_letter_id = l.dead_letter_id,
@@ -57,11 +58,7 @@ BEGIN
          WHERE l.kind = 'drive_run' AND r.run_id = l.run_id
         RETURNING r.run_id
     )
-    SELECT array_agg(l.task_id), array_agg(l.dead_letter_id) INTO v_tasks, v_letters
-      FROM letters AS l;
-    RETURN QUERY
-    SELECT u.task_id, u.dead_letter_id
-      FROM unnest(v_tasks, v_letters) AS u (task_id, dead_letter_id);
+    SELECT l.task_id, l.dead_letter_id, l.run_id, l.queue, l.crashes FROM letters AS l;
 END
 $$;
 

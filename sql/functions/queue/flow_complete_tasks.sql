@@ -78,9 +78,9 @@ BEGIN
             outcome := 'retry';
             UPDATE flow_tasks AS t
                SET lease_owner = NULL, lease_expires_at = NULL, last_error = v_done.error,
-                   available_at = v_now + coalesce(greatest(v_done.retry_delay, '0'), least(
+                   available_at = v_now + greatest('0', coalesce(v_done.retry_delay, least(
                        coalesce(v_task.retry_delay, '0') * power(2, least(v_failures - 1, 30)),
-                       greatest(interval '1 hour', v_task.retry_delay)))
+                       greatest(interval '1 hour', v_task.retry_delay))))
              WHERE t.task_id = v_done.task_id;
         END IF;
         RETURN NEXT;

@@ -55,7 +55,7 @@ BEGIN
         ON CONFLICT (queue) DO UPDATE
        SET max_running = excluded.max_running, max_per_key = excluded.max_per_key,
            rate_limit = excluded.rate_limit, rate_interval = excluded.rate_interval,
-           rate_started_at = '-infinity', rate_used = 0;
+           rate_started_at = 'epoch', rate_used = 0;
 END
 $$;
 

@@ -49,11 +49,9 @@ BEGIN
                           WHERE f.kind <> 'drive_run' OR f.run_id = ANY (v_locked));
         v_left := v_left - cardinality(v_found);
         RETURN QUERY
-        SELECT b.task_id, d.run_id, d.queue, d.crashes, b.dead_letter_id
+        SELECT b.task_id, b.run_id, b.queue, b.crashes, b.dead_letter_id
           FROM flow_bury_tasks(ARRAY(SELECT f.task_id FROM unnest(v_found) AS f WHERE f.is_dead),
-                               NULL) AS b
-          JOIN LATERAL (SELECT l.run_id, l.queue, l.crashes FROM flow_dead_letters AS l
-                         WHERE l.dead_letter_id = b.dead_letter_id LIMIT 1) AS d ON true;
+                               NULL) AS b;
         RETURN QUERY
         UPDATE flow_tasks AS t
            SET lease_owner = NULL, lease_expires_at = NULL, available_at = v_now,
