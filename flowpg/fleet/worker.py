@@ -14,6 +14,7 @@ from time import monotonic
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.engine.tip import RunTip
 from flowpg.errors import FlowError, InvalidArgument, LeaseLost, StoreError, StoreUnavailable
+from flowpg.fleet.collector import calm_collector
 from flowpg.fleet.heartbeat import HeartbeatThread
 from flowpg.fleet.liveness import Liveness
 from flowpg.fleet.pacing import Pace
@@ -80,6 +81,7 @@ class FlowWorker:
         missing privilege, a schema of another release) ends it, after the runs at work were given
         back.
         """
+        calm_collector()
         store, options = self.engine.store, self.engine.options
         if isinstance(store, PostgresEventStore) and self._beats is None:
             session = store.session(timeout=max(1.0, options.lease.total_seconds() / 3))
