@@ -102,19 +102,28 @@ def is_driver_error(error: BaseException) -> bool:
 def fault_of(error: BaseException) -> Fault:
     """What the server said, whichever driver brought it."""
     seen: BaseException | None = error
+    found = Fault("", "", "")
     for _ in range(5):  # SQLAlchemy keeps the driver's error in .orig, adapters in __cause__
-        if seen is None:
+        if seen is None or found.detail:
             break
-        code = getattr(seen, "sqlstate", None) or getattr(seen, "pgcode", None)
-        if code:
-            diag = getattr(seen, "diag", None)
-            message = getattr(diag, "message_primary", None) or getattr(seen, "message", None)
-            detail = getattr(diag, "message_detail", None) or getattr(seen, "detail", None)
-            if message is not None or getattr(seen, "orig", seen.__cause__) is None:
-                return Fault(str(code), str(message or ""), str(detail or ""))
+        # An adapter may know the SQLSTATE and leave the rest to the error that it stands for.
+        found = _said(seen) or found
         following = getattr(seen, "orig", None)
         seen = following if isinstance(following, BaseException) else seen.__cause__
-    return Fault("", "", "")
+    return found
+
+
+def _said(error: BaseException) -> Fault | None:
+    fields = error.args[0] if error.args else None
+    if isinstance(fields, dict) and "C" in fields:  # pg8000: the protocol's own letters
+        return Fault(str(fields["C"]), str(fields.get("M") or ""), str(fields.get("D") or ""))
+    code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if not code:
+        return None
+    diag = getattr(error, "diag", None)
+    message = getattr(diag, "message_primary", None) or getattr(error, "message", None)
+    detail = getattr(diag, "message_detail", None) or getattr(error, "detail", None)
+    return Fault(str(code), str(message or ""), str(detail or ""))
 
 
 def _schema_error(fault: Fault, what: str, schema: str, role: str | None) -> FlowError | None:

@@ -181,17 +181,14 @@ class BothStores(RuleBasedStateMachine):
     def request_cancellation(self, run_id: str, reason: str | None) -> None:
         self.both(lambda store: store.request_cancellation(run_id, reason))
 
-    @rule(
-        run_id=runs,
-        reason=reasons,
-        verb=st.sampled_from(["force_cancel", "terminate_for_host_shutdown"]),
-    )
-    def end(self, run_id: str, reason: str | None, verb: str) -> None:
-        self.both(lambda store: getattr(store, verb)(run_id, reason))
-
-    @rule(run_id=runs, reason=reasons)
-    def terminate_for_timeout(self, run_id: str, reason: str | None) -> None:
-        self.both(lambda store: store.terminate_for_timeout(run_id, START, reason))
+    @rule(run_id=runs, reason=reasons, how=st.integers(0, 8))
+    def end(self, run_id: str, reason: str | None, how: int) -> None:
+        if how == 0:
+            self.both(lambda store: store.force_cancel(run_id, reason))
+        elif how == 1:
+            self.both(lambda store: store.terminate_for_host_shutdown(run_id, reason))
+        elif how == 2:
+            self.both(lambda store: store.terminate_for_timeout(run_id, START, reason))
 
     @rule(run_id=runs, subject=subjects, completed=st.integers(0, 2), value=values)
     def record_progress(self, run_id: str, subject: str, completed: int, value: Any) -> None:

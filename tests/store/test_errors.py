@@ -164,6 +164,13 @@ def test_an_error_is_read_through_other_adapters() -> None:
     assert fault_of(adapted).detail == NativeError.detail
 
 
+def test_an_error_is_read_from_the_letters_of_the_protocol() -> None:
+    letters = {"S": "ERROR", "C": "WF002", "M": "words", "D": '{"run_id":"r","reason":"because"}'}
+    found = translated(sqlalchemy.exc.DBAPIError("SELECT 1", {}, Exception(letters)))
+    assert isinstance(found, RunConflict)
+    assert found.reason == "because"
+
+
 def test_errors_that_no_driver_raised_are_left_alone() -> None:
     assert not is_driver_error(ValueError("x"))
     assert not is_driver_error(StoreUnavailable("x"))
