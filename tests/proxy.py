@@ -32,6 +32,9 @@ class Proxy:
         self._guard = threading.Lock()
         self._open: set[socket.socket] = set()
         self._refusing = False
+        self._deaf = threading.Event()
+        self._deaf.set()
+        self._dead: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -70,8 +73,27 @@ class Proxy:
         finally:
             self._refusing = False
 
+    @contextlib.contextmanager
+    def black_hole(self) -> Iterator[None]:
+        """For a while nothing passes and nothing breaks: no end of a connection is seen. What was
+        open then stays dead; what is opened later passes."""
+        self._deaf.clear()
+        with self._guard:
+            self._dead |= self._open
+        try:
+            yield
+        finally:
+            self._deaf.set()
+
+    def is_dead(self, connection: socket.socket) -> bool:
+        """Whether what comes from here goes nowhere, after waiting while nothing passes."""
+        if not self._deaf.is_set():
+            self._deaf.wait()
+        return connection in self._dead
+
     def close(self) -> None:
         """Stop listening and break what is open."""
+        self._deaf.set()
         _close(self._listener)
         self.cut_all()
 
@@ -84,7 +106,11 @@ class Proxy:
             if self._refusing:
                 _close(client)
                 continue
-            server = self._connect()
+            try:
+                server = self._connect()
+            except OSError:  # a server that is away closes the door, not the proxy
+                _close(client)
+                continue
             with self._guard:
                 self._open |= {client, server}
             link = _Link(self, client, server)
@@ -118,6 +144,8 @@ class _Link:
 
     def requests(self) -> None:
         while chunk := _receive(self._client):
+            if self._proxy.is_dead(self._client):
+                continue
             order = self._proxy.take_order(chunk)
             if order == "before":
                 break
@@ -132,6 +160,8 @@ class _Link:
     def replies(self) -> None:
         swallowed = b""
         while chunk := _receive(self._server):
+            if self._proxy.is_dead(self._server):
+                continue
             if self._swallow.is_set():
                 swallowed += chunk
                 if swallowed.endswith(_READY):

@@ -25,6 +25,7 @@ from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import InvalidArgument
 from flowpg.fleet.liveness import served
 from flowpg.fleet.processes import WorkerProcesses, child_number, child_serves
+from flowpg.fleet.services import Surroundings
 from flowpg.fleet.shutdown import Shutdown
 from flowpg.fleet.worker import FlowWorker
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
@@ -80,6 +81,20 @@ def worker(
         float,
         typer.Option(min=0, help="Seconds that steps may block the loop before runs are given up."),
     ] = 600.0,
+    max_crashes: Annotated[
+        int, typer.Option(min=1, help="Lost workers after which a run is set aside.")
+    ] = 3,
+    listen: Annotated[
+        bool, typer.Option(help="Be notified of work; without it, looking must do.")
+    ] = True,
+    direct_dsn: Annotated[
+        str | None,
+        typer.Option(
+            envvar="FLOWPG_DIRECT_DSN",
+            help="The server past any pooler, for notifications.",
+            show_default=False,
+        ),
+    ] = None,
     health_port: Annotated[
         int | None,
         typer.Option(
@@ -115,7 +130,12 @@ def worker(
                     concurrency=concurrency,
                     grace=timedelta(seconds=grace),
                     poll=timedelta(seconds=poll),
-                    max_wedged=timedelta(seconds=max_wedged),
+                    max_crashes=max_crashes,
+                    surroundings=Surroundings(
+                        listen=listen,
+                        direct_dsn=direct_dsn,
+                        max_wedged=timedelta(seconds=max_wedged),
+                    ),
                 )
                 port = None if health_port is None else health_port + (number or 0)
                 return await run_until_signalled(flow_worker, port)

@@ -126,11 +126,12 @@ class EngineCore:
         lease: RunLease,
         loaded: LoadedRun | None = None,
         parked: RunTip | None = None,
-    ) -> None:
+    ) -> float | None:
         """Drive a run whose lease was claimed already, as a worker does; raises as ``drive``.
 
         ``loaded`` and ``parked`` are what ``load_claimed`` found after the claim, if that was
-        asked. The lease is given back in any case.
+        asked. The lease is given back in any case. Returns how many seconds it should take until
+        the run's next deadline, None if it waits for none.
         """
         self._needs_runtime()
         async with self._alone(lease.run_id):
@@ -138,6 +139,7 @@ class EngineCore:
             await self._run_drive(drive, loaded, None, parked)
             # Nobody else has its snapshot, so it may be folded forward by the next drive.
             self._parked.park(drive.tip)
+            return None if drive.tip.terminal else drive.tip.seconds_to_deadline()
 
     def poke(self, run_id: str) -> None:
         """Let a drive of this run in this engine look for news at once."""

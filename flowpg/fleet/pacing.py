@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 _LONGEST_BACKOFF = 10.0
+_TOLD = 2.5
+"""How much rarer an idle worker looks that is told of work."""
 
 
 class Pace:
@@ -17,10 +19,12 @@ class Pace:
         self._longest = longest
         self._pause = self._shortest
         self._failures = 0
+        self._empty = 0
 
     def found(self, busy: bool) -> None:
         """A claim succeeded; ``busy`` says that there was work, or no slot was free for any."""
         self._failures = 0
+        self._empty = 0 if busy else self._empty + 1
         self._pause = self._shortest if busy else min(self._longest, self._pause * 2)
 
     def failed(self) -> None:
@@ -28,15 +32,17 @@ class Pace:
         self._failures += 1
 
     @property
-    def idle(self) -> bool:
-        """Whether looks at the queue have become as rare as they get."""
-        return not self._failures and self._pause >= self._longest
+    def quiet(self) -> bool:
+        """Whether there was no work at least twice in a row."""
+        return not self._failures and self._empty >= 2
 
-    def seconds(self) -> float:
-        """The pause to make now."""
+    def seconds(self, told: bool = False) -> float:
+        """The pause to make now; ``told`` says that whoever brings work will say so, and that
+        looking is only for what gets lost."""
         if self._failures:
             # Full jitter: after an outage of the database everyone comes back at once otherwise.
             return random.uniform(0.5, 1.0) * min(
                 _LONGEST_BACKOFF, self._shortest * 2.0 ** min(self._failures, 12)
             )
-        return self._pause * random.uniform(0.8, 1.2)
+        pause = self._pause * _TOLD if told and self._pause >= self._longest else self._pause
+        return pause * random.uniform(0.8, 1.2)

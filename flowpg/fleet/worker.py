@@ -7,6 +7,7 @@ another goes on; one that is stopped gives them back at once.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from datetime import timedelta
 from time import monotonic
@@ -15,29 +16,35 @@ from flowpg.engine.flow_engine import FlowEngine
 from flowpg.engine.tip import RunTip
 from flowpg.errors import FlowError, InvalidArgument, LeaseLost, StoreError, StoreUnavailable
 from flowpg.fleet.collector import calm_collector
-from flowpg.fleet.heartbeat import HeartbeatThread
 from flowpg.fleet.liveness import Liveness
 from flowpg.fleet.pacing import Pace
+from flowpg.fleet.registry import known
+from flowpg.fleet.services import Surroundings, WorkerServices
 from flowpg.model.arguments import MAX_PAGE, check_queue
-from flowpg.model.records import LoadedRun, RunLease
+from flowpg.model.records import Capabilities, LoadedRun, RunLease
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.store.postgres import PostgresEventStore
 
 logger = logging.getLogger("flowpg.fleet.worker")
 
 _BUSY_PAUSE = 0.05
+_DUE_AT_LEAST = 0.25
+_LATER = 0.003
 _LAST_CALL = 2.0
 """Seconds a stopping worker waits for the answer to its last claim, and for giving that back."""
+
+DEFAULT_SURROUNDINGS = Surroundings()
 
 
 class FlowWorker:
     """Drives runs of ``queue`` (default: the engine's), at most ``concurrency`` at once.
 
     ``grace`` is how long a stopped worker lets steps finish before it cancels them; ``poll`` the
-    longest pause between two looks at an empty queue. ``max_wedged`` is how long the event loop
-    may be blocked before the leases of its runs are left to run out. A claim that has not answered
-    within ``claim_timeout`` is left alone and another one made. A worker that was stopped is not
-    started again: make another.
+    longest pause between two looks at an empty queue while no notifications come through. A claim
+    that has not answered within ``claim_timeout`` is left alone and another one made. A run that
+    took ``max_crashes`` workers with it is set aside as a dead letter. It is given only runs that
+    the engine's builds and the workflows of its runtime, where that names them, can drive. A
+    worker that was stopped is not started again: make another.
     """
 
     def __init__(
@@ -48,8 +55,9 @@ class FlowWorker:
         *,
         grace: timedelta = timedelta(seconds=20),
         poll: timedelta = timedelta(seconds=1),
-        max_wedged: timedelta = timedelta(minutes=10),
         claim_timeout: timedelta = timedelta(seconds=60),
+        max_crashes: int = 3,
+        surroundings: Surroundings = DEFAULT_SURROUNDINGS,
     ) -> None:
         if not 1 <= concurrency <= MAX_PAGE:
             raise InvalidArgument(f"the concurrency of a worker must be from 1 to {MAX_PAGE}")
@@ -59,13 +67,17 @@ class FlowWorker:
         self.queue = check_queue(engine.options.queue if queue is None else queue)
         self.concurrency = concurrency
         self.grace = grace
-        self._max_wedged = max_wedged
         self._claim_timeout = claim_timeout.total_seconds()
         self._pace = Pace(_BUSY_PAUSE, poll.total_seconds())
         self._active: dict[asyncio.Task[None], str] = {}
         self._abandoned: set[asyncio.Task[int]] = set()
         self._returning: set[asyncio.Task[None]] = set()
-        self._beats: HeartbeatThread | None = None
+        self._max_crashes = max_crashes
+        self._surroundings = surroundings
+        self._services: WorkerServices | None = None
+        self._deadlines: list[float] = []
+        self._told = False
+        self._last_due = 0.0
         self._last_claim = monotonic()
         self._stopping = False
         self._at_once = False
@@ -82,34 +94,38 @@ class FlowWorker:
         back.
         """
         calm_collector()
-        store, options = self.engine.store, self.engine.options
-        if isinstance(store, PostgresEventStore) and self._beats is None:
-            session = store.session(timeout=max(1.0, options.lease.total_seconds() / 3))
-            self._beats = HeartbeatThread(session, options.lease, options.beat, self._max_wedged)
-            self.engine.keep_leases_with(self._beats)
         self._last_claim = monotonic()
+        services = self._services = self._make_services()
         try:
+            if services is not None:
+                await services.start()
             while not self._stopping:
-                await self._attempt()
-                await self._pause(self._pace.seconds())
+                found = await self._attempt()
+                listening = services is not None and services.listening
+                if listening and found == 0 and (self._pace.quiet or not self._active):
+                    await self._attempt(hint=True)
+                await self._pause(self._pace.seconds(told=listening))
         except asyncio.CancelledError:
             self._at_once = True
             raise
         finally:
             await self._wind_down()
+            if services is not None:
+                await services.close()
 
     def stop(self, *, at_once: bool = False) -> None:
         """Claim nothing more, let the steps at work finish within the grace period, give the rest
         back; ``at_once`` leaves out the grace period. May be called again with ``at_once``."""
         self._stopping = True
         self._at_once = self._at_once or at_once
+        self._drain()
         self._news.set()
         self._stopped.set()
 
     def abandon(self) -> int:
         """Give every lease back without the event loop, which is blocked, from any thread; returns
         how many. Only for a process that ends now: steps may still be at work."""
-        return self._beats.give_back_all() if self._beats is not None else 0
+        return self._services.beats.give_back_all() if self._services is not None else 0
 
     def liveness(self, within: timedelta = timedelta(seconds=60)) -> Liveness:
         """How this worker does. It is alive if a claim succeeded ``within`` this time, and ready if
@@ -161,9 +177,25 @@ class FlowWorker:
 
     # -- claiming -------------------------------------------------------------------------------
 
-    async def _attempt(self) -> None:
-        """Claim, and learn from how that went. Never waits longer than the claim timeout."""
-        claim = asyncio.ensure_future(self._claim())
+    def _make_services(self) -> WorkerServices | None:
+        store = self.engine.store
+        if not isinstance(store, PostgresEventStore):
+            return None
+        return WorkerServices(
+            *(self.engine, store, self.queue, self.concurrency),
+            running=lambda: len(self._active),
+            alive=lambda: self.liveness().alive,
+            on_news=self._tell,
+            choices=self._surroundings,
+        )
+
+    async def _attempt(self, hint: bool = False) -> int | None:
+        """Claim, and learn from how that went; None if it failed. Never waits longer than the claim
+        timeout. ``hint`` says first that this worker waits to be told, and claims nothing if that
+        was known."""
+        if not hint:
+            self._told = False
+        claim = asyncio.ensure_future(self._hint_and_claim() if hint else self._claim())
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait(
@@ -180,7 +212,7 @@ class FlowWorker:
         if claim.cancelled() or not claim.done():
             self._pace.failed()
             logger.error("a claim has not answered for %g s; trying again", self._claim_timeout)
-            return
+            return None
         try:
             claimed = claim.result()
         except StoreUnavailable as error:
@@ -193,7 +225,14 @@ class FlowWorker:
             logger.error("a claim failed (%s); trying again", type(error).__name__)
         else:
             self._last_claim = monotonic()
-            self._pace.found(claimed > 0 or self._free <= 0)
+            if not hint or claimed:
+                self._pace.found(claimed > 0 or self._free <= 0)
+            return claimed
+        return None
+
+    async def _hint_and_claim(self) -> int:
+        assert self._services is not None
+        return await self._claim() if await self._services.hint() else 0
 
     def _abandon(self, claim: asyncio.Task[int]) -> None:
         # Cancelled, and not waited for: what holds it up may hold up the cancellation too.
@@ -206,18 +245,24 @@ class FlowWorker:
         free = self._free
         if free <= 0:
             return 0
-        store, options = self.engine.store, self.engine.options
-        await store.enqueue_due()
-        leases = await store.claim_runs(self.queue, free, self.engine.owner, options.lease)
+        leases = await self._claim_leases(free)
         loaded: dict[str, tuple[LoadedRun, RunTip | None]] = {}
         try:
+            # What is due becomes work. Looked for after the claim, which is then the sooner
+            # answered, but not put off for ever where there is always enough to do.
+            if len(leases) < free or monotonic() - self._last_due > _DUE_AT_LEAST:
+                self._last_due = monotonic()
+                if await self.engine.store.enqueue_due() and len(leases) < free:
+                    leases += await self._claim_leases(free - len(leases))
             # One read for all of them, and of those that wait in memory only the news.
             if leases:
                 loaded = await self.engine.load_claimed(leases)
-        except Exception as error:  # noqa: BLE001
-            # Then each drive reads its own, with patience, and one that is broken harms no other.
+        except Exception as error:
+            if not leases:
+                raise
+            # Each drive then reads its own, with patience, and one that is broken harms no other.
             logger.warning(
-                "%d claimed runs could not be read together: %s",
+                "%d claimed runs are read one by one: %s",
                 len(leases),
                 error if isinstance(error, StoreError) else type(error).__name__,
             )
@@ -229,6 +274,17 @@ class FlowWorker:
                 task.add_done_callback(self._freed)
         return len(leases)
 
+    async def _claim_leases(self, limit: int) -> list[RunLease]:
+        options = self.engine.options
+        may = Capabilities(
+            options.runtime_builds,
+            options.accept_unpinned,
+            known(self.engine.runtime, "workflows"),
+            self._max_crashes,
+        )
+        owner = self.engine.owner
+        return await self.engine.store.claim_runs(self.queue, limit, owner, options.lease, may)
+
     async def _drive(
         self, lease: RunLease, loaded: LoadedRun | None, parked: RunTip | None
     ) -> None:
@@ -239,7 +295,7 @@ class FlowWorker:
             giving.add_done_callback(self._returning.discard)
             return
         try:
-            await self.engine.drive_claimed(lease, loaded, parked)
+            self._expect(await self.engine.drive_claimed(lease, loaded, parked))
         except LeaseLost:
             logger.warning("the lease of run %r was lost; another worker drives it now", run_id)
         except StoreError as error:
@@ -266,10 +322,34 @@ class FlowWorker:
         del self._active[task]
         self._news.set()
 
+    def _tell(self) -> None:
+        """There may be work: look now."""
+        self._told = True
+        self._news.set()
+
+    def _expect(self, seconds: float | None) -> None:
+        """Look again when the deadline of a run that was driven here passes in the database."""
+        if seconds is not None:
+            loop = asyncio.get_running_loop()
+            at = loop.time() + seconds + _LATER
+            heapq.heappush(self._deadlines, at)
+            if self._deadlines[0] == at:
+                loop.call_at(at, self._deadline)
+
+    def _deadline(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._deadlines and self._deadlines[0] <= loop.time():
+            heapq.heappop(self._deadlines)
+            self._pace.found(busy=True)  # look more than once, if this clock is a little ahead
+            self._tell()
+        if self._deadlines:
+            loop.call_at(self._deadlines[0], self._deadline)
+
     async def _pause(self, seconds: float) -> None:
-        """Until ``seconds`` have passed, or the worker is stopped, or, if it was full, a quarter of
-        its slots is free: a few runs claimed together cost as one."""
-        full = self._free <= 0
+        """Until ``seconds`` have passed, or the worker is told of work or stopped, or has nothing
+        left at work, or, if it was full, a quarter of its slots is free: a few runs claimed
+        together cost as one."""
+        full, busy = self._free <= 0, bool(self._active)
         enough = max(1, self.concurrency // 4)
         self._news.clear()
         if self._stopping:
@@ -279,20 +359,25 @@ class FlowWorker:
         timer = loop.call_at(end, self._news.set)
         try:
             while loop.time() < end and not self._stopping:
-                await self._news.wait()
-                self._news.clear()
+                if self._told or (busy and not self._active):
+                    return
                 if full and self._free >= enough:
                     return
+                await self._news.wait()
+                self._news.clear()
         finally:
             timer.cancel()
 
     # -- stopping -------------------------------------------------------------------------------
 
+    def _drain(self) -> None:
+        for run_id in self._active.values():
+            self.engine.drain(run_id)
+
     async def _wind_down(self) -> None:
         self._stopping = True
         await asyncio.sleep(0)  # whatever was claimed last has begun, and gives itself back
-        for run_id in self._active.values():
-            self.engine.drain(run_id)
+        self._drain()
         loop = asyncio.get_running_loop()
         end = loop.time() + self.grace.total_seconds()
         timer = loop.call_at(end, self._news.set)

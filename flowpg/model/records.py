@@ -127,6 +127,26 @@ class RunLease:
 
 
 @dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Which runs a worker may be given: pinned to one of ``builds``, or not pinned if
+    ``accept_unpinned``; of one of ``workflows``. None is whatever there is. A run whose workers
+    died ``max_crashes`` times is set aside in place of being given out once more."""
+
+    builds: tuple[str, ...] | None = None
+    accept_unpinned: bool = True
+    workflows: tuple[str, ...] | None = None
+    max_crashes: int = 3
+
+    def admit(self, name: str, build: str | None) -> bool:
+        """Whether a run of this workflow and build may be given to the worker."""
+        if build is None:
+            fits = self.accept_unpinned
+        else:
+            fits = self.builds is None or build in self.builds
+        return fits and (self.workflows is None or name in self.workflows)
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """The answer to the heartbeat of one lease: still ``held``, and how often woken by now."""
 

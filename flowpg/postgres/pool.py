@@ -125,6 +125,14 @@ class AsyncPool:
                 raise self._translated(error, call.function.name, call.token) from None
         return call.read(rows)
 
+    async def notify(self, channel: str, payload: str) -> None:
+        """Send a notification. Raises as ``run``."""
+        async with self._connection() as connection:
+            try:
+                await connection.execute("SELECT pg_notify(%s, %s)", (channel, payload))
+            except psycopg.Error as error:
+                raise self._translated(error, "pg_notify") from None
+
     def stats(self) -> dict[str, int]:
         """How many connections there are, how many of them are free, and how many calls wait."""
         return {

@@ -37,6 +37,7 @@ from flowpg.model.records import (
     Append,
     AppendOutcome,
     AppendResult,
+    Capabilities,
     Heartbeat,
     RunLease,
     StartOutcome,
@@ -44,7 +45,7 @@ from flowpg.model.records import (
     StartResult,
     VerbResult,
 )
-from flowpg.postgres.calls import Call, Function, Row, interval_text, time_text, utc
+from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text, time_text, utc
 
 R = TypeVar("R")
 
@@ -89,7 +90,7 @@ _ACQUIRE_RUN = Function(
 )
 _CLAIM_TASKS = Function(
     "flow_claim_tasks",
-    ("text", "integer", "text", "interval"),
+    ("text", "integer", "text", "interval", "text[]", "boolean", "text[]", "integer"),
     ("run_id", "epoch", "wakes", "head_sequence", "db_now", "task_id", "attempts"),
 )
 _HEARTBEAT = Function(
@@ -258,7 +259,13 @@ def acquire_run(run_id: str, owner: str, lease: timedelta) -> Call[RunLease | No
     return Call(_ACQUIRE_RUN, values, read)
 
 
-def claim_runs(queue: str, limit: int, owner: str, lease: timedelta) -> Call[list[RunLease]]:
+def claim_runs(
+    queue: str,
+    limit: int,
+    owner: str,
+    lease: timedelta,
+    capabilities: Capabilities | None = None,
+) -> Call[list[RunLease]]:
     """Take the leases of runs that have work to do."""
 
     def read(rows: Sequence[Row]) -> list[RunLease]:
@@ -268,7 +275,14 @@ def claim_runs(queue: str, limit: int, owner: str, lease: timedelta) -> Call[lis
         ]
 
     check_id(owner, "lease owner")
-    values = (check_queue(queue), str(check_limit(limit)), owner, interval_text(check_lease(lease)))
+    may = capabilities or Capabilities()
+    values = (
+        *(check_queue(queue), str(check_limit(limit)), owner, interval_text(check_lease(lease))),
+        None if may.builds is None else array_text(may.builds),
+        "true" if may.accept_unpinned else "false",
+        None if may.workflows is None else array_text(may.workflows),
+        str(may.max_crashes),
+    )
     return Call(_CLAIM_TASKS, values, read)
 
 

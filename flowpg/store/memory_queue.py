@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from flowpg.model.inspection import ScheduledWakeup
-from flowpg.model.records import Heartbeat, RunLease
+from flowpg.model.records import Capabilities, Heartbeat, RunLease
 from flowpg.store.memory_state import Run, State, Task
 
 
@@ -27,13 +27,28 @@ def acquire(state: State, run_id: str, owner: str, lease: timedelta) -> RunLease
     return _take(run, task, owner, now + lease, now)
 
 
-def claim(state: State, queue: str, limit: int, owner: str, lease: timedelta) -> list[RunLease]:
+def claim(
+    state: State,
+    queue: str,
+    limit: int,
+    owner: str,
+    lease: timedelta,
+    capabilities: Capabilities,
+) -> list[RunLease]:
     """Leases of up to ``limit`` runs of a queue that have work, oldest first."""
+
+    def admitted(run_id: str) -> bool:
+        spec = state.run(run_id).snapshot.spec
+        return capabilities.admit(spec.name, spec.runtime_build)
+
     now = state.now()
     ready = [
         task
         for task in state.tasks.values()
-        if task.queue == queue and task.available_at <= now and not _live(task, now)
+        if task.queue == queue
+        and task.available_at <= now
+        and not _live(task, now)
+        and admitted(task.run_id)
     ]
     ready.sort(key=lambda task: (task.available_at, task.task_id))
     return [

@@ -24,6 +24,7 @@ from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import (
     Append,
     AppendResult,
+    Capabilities,
     Heartbeat,
     LoadedRun,
     RunLease,
@@ -92,6 +93,11 @@ class PostgresEventStore:
         """The schema this store works in."""
         return self._pool.schema
 
+    @property
+    def dsn(self) -> str:
+        """Where this store connects to; may hold a password."""
+        return self._pool.dsn
+
     def session(self, *, dsn: str | None = None, timeout: float = 10.0) -> DirectSession:
         """A connection apart from the pool, for a thread of its own: to the same database, or by
         another ``dsn`` to it. A call of it takes at most ``timeout`` seconds."""
@@ -108,6 +114,14 @@ class PostgresEventStore:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def call(self, call: Call[T]) -> T:
+        """Send a call of a function of the schema that is no verb of a store."""
+        return await self._pool.run(call)
+
+    async def notify(self, channel: str, payload: str) -> None:
+        """Send a notification to whoever listens to ``channel``."""
+        await self._pool.notify(channel, payload)
 
     async def _run(self, call: Call[T], connection: Enlisted = None) -> T:
         if connection is None:
@@ -226,10 +240,15 @@ class PostgresEventStore:
         return await self._run(verbs.acquire_run(run_id, owner, lease))
 
     async def claim_runs(
-        self, queue: str, limit: int, owner: str, lease: timedelta
+        self,
+        queue: str,
+        limit: int,
+        owner: str,
+        lease: timedelta,
+        capabilities: Capabilities | None = None,
     ) -> list[RunLease]:
         """Leases of runs that have work to do."""
-        return await self._run(verbs.claim_runs(queue, limit, owner, lease))
+        return await self._run(verbs.claim_runs(queue, limit, owner, lease, capabilities))
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:
         """Extend leases."""

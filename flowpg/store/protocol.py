@@ -28,6 +28,7 @@ from flowpg.model.records import (
     Append,
     AppendOutcome,
     AppendResult,
+    Capabilities,
     Heartbeat,
     LoadedRun,
     RunLease,
@@ -180,9 +181,15 @@ class FlowEventStore(Protocol):
         ...
 
     async def claim_runs(
-        self, queue: str, limit: int, owner: str, lease: timedelta
+        self,
+        queue: str,
+        limit: int,
+        owner: str,
+        lease: timedelta,
+        capabilities: Capabilities | None = None,
     ) -> list[RunLease]:
-        """Leases of up to ``limit`` runs that have work to do, oldest first."""
+        """Leases of up to ``limit`` runs that have work to do, oldest first, and that a worker of
+        these capabilities (default: all of them) may be given."""
         ...
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:

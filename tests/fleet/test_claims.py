@@ -264,13 +264,14 @@ def test_pauses_double_while_there_is_nothing_and_back_off_apart_while_claims_fa
         pauses.append(pace.seconds())
         pace.found(busy=False)
     assert all(0.04 <= pause <= 1.2 for pause in pauses)
-    assert pace.idle
+    assert pace.quiet
+    assert pace.seconds(told=True) >= 2
     assert pace.seconds() >= 0.8
     pace.found(busy=True)
     assert pace.seconds() <= 0.06
     for _ in range(20):
         pace.failed()
     assert 5 <= pace.seconds() <= 10
-    assert not pace.idle
+    assert not pace.quiet
     pace.found(busy=True)
     assert pace.seconds() <= 0.06

@@ -1,0 +1,112 @@
+"""The calls of workers about themselves: that they live, and that they wait for work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from flowpg.model.arguments import check_queue
+from flowpg.model.ids import check_id
+from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text, utc
+
+_BEAT = Function(
+    "flow_worker_beat",
+    (
+        *("text", "text", "text", "integer", "text[]", "text[]", "text[]", "integer", "integer"),
+        *("interval", "text[]", "boolean"),
+    ),
+)
+_GONE = Function("flow_worker_gone", ("text",))
+_LIVE = Function(
+    "flow_live_workers",
+    (),
+    (
+        *("worker_id", "host", "pid", "queues", "runtime_build", "builds", "accepts_unpinned"),
+        *("workflows", "steps", "slots", "running", "started_at", "last_beat"),
+    ),
+)
+_HINT = Function("flow_listen_hint", ("text[]", "interval"))
+_CHANNEL = Function("flow_channel", ())
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """What a worker says about itself. ``builds``, ``workflows`` and ``steps`` are what it can
+    drive, None for whatever there is; the times are the database's."""
+
+    worker_id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    runtime_build: str | None
+    builds: tuple[str, ...] | None
+    accepts_unpinned: bool
+    workflows: tuple[str, ...] | None
+    steps: tuple[str, ...] | None
+    slots: int
+    running: int
+    started_at: datetime | None = None
+    last_beat: datetime | None = None
+
+
+def worker_beat(row: WorkerRow, every: timedelta) -> Call[None]:
+    """Say that a worker is alive, and what it can do; its times are left to the database."""
+    values = (
+        check_id(row.worker_id, "worker id"),
+        row.runtime_build,
+        row.host,
+        str(row.pid),
+        array_text(row.queues),
+        _array_or_none(row.workflows),
+        _array_or_none(row.steps),
+        str(row.slots),
+        str(row.running),
+        interval_text(every),
+        _array_or_none(row.builds),
+        "true" if row.accepts_unpinned else "false",
+    )
+    return Call(_BEAT, values, _nothing)
+
+
+def worker_gone(worker_id: str) -> Call[None]:
+    """Say that a worker ends in good order."""
+    return Call(_GONE, (worker_id,), _nothing)
+
+
+def live_workers() -> Call[list[WorkerRow]]:
+    """The workers that did not miss three beats."""
+
+    def read(rows: Sequence[Row]) -> list[WorkerRow]:
+        return [WorkerRow(**_members(row)) for row in rows]
+
+    return Call(_LIVE, (), read)
+
+
+def listen_hint(queues: Sequence[str], idle: timedelta) -> Call[None]:
+    """Say that somebody listens to these queues and has nothing to do, for at most ``idle``."""
+    return Call(_HINT, (array_text(list(map(check_queue, queues))), interval_text(idle)), _nothing)
+
+
+def channel() -> Call[str]:
+    """The name of the channel to listen on."""
+    return Call(_CHANNEL, (), lambda rows: str(rows[0][0]))
+
+
+def _array_or_none(values: Sequence[str] | None) -> str | None:
+    return None if values is None else array_text(values)
+
+
+def _members(row: Row) -> dict[str, Any]:
+    members: dict[str, Any] = dict(zip(_LIVE.columns, row, strict=True))
+    for name in ("queues", "builds", "workflows", "steps"):
+        if members[name] is not None:
+            members[name] = tuple(members[name])
+    for name in ("started_at", "last_beat"):
+        members[name] = utc(members[name])
+    return members
+
+
+def _nothing(rows: Sequence[Row]) -> None:
+    return None
