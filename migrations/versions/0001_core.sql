@@ -18,7 +18,7 @@ COMMENT ON FUNCTION flow_now() IS 'The only clock of the schema; tests may repla
 --   flow_retention_key()   one key, shared by all writers, exclusive for retention
 --   flow_run_key(run)      one key a run: whoever appends to a run or touches its task holds it
 --   flow_token_key(token)  one key a hook token: whoever creates a hook with that token holds it
---   flow_mark_key(name)    one key a row of flow_lanes or flow_marks: tried by whoever adds it
+--   flow_mark_key(name)    one key a row of flow_marks or flow_idle_queues, for whoever adds it
 -- All are 64-bit keys of transaction-level locks. Equal keys of two runs only make them wait for
 -- each other. The seeds keep the key spaces apart.
 -- Arguments: a run id, a token, a name. Locks: none (they only name keys). SQLSTATEs: none.
@@ -46,7 +46,7 @@ REVOKE EXECUTE ON FUNCTION flow_mark_key(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_retention_key() IS 'Advisory lock key of the retention guard.';
 COMMENT ON FUNCTION flow_run_key(text) IS 'Advisory lock key of a run.';
 COMMENT ON FUNCTION flow_token_key(text) IS 'Advisory lock key of a hook token.';
-COMMENT ON FUNCTION flow_mark_key(text) IS 'Advisory lock key of a lane or mark.';
+COMMENT ON FUNCTION flow_mark_key(text) IS 'Advisory lock key of a mark or idle hint.';
 
 -- sql/functions/core/flow_lock_runs.sql
 -- flow_lock_runs: takes the locks that every writer holds before it looks at a run.
@@ -929,14 +929,16 @@ COMMENT ON COLUMN flow_tasks.last_error IS 'What the last failed attempt said.';
 -- sense to look. A claim reads each lane of flow_tasks_ready_idx from its mark: behind an old
 -- snapshot the index keeps the entries of all tasks that were claimed since, and below the mark
 -- there are no others.
+-- Whoever makes a task and sees no row of its lane adds one, whatever others are adding at the
+-- moment, so nobody waits and no lane is left out; the lowest mark counts, and claims remove the
+-- doubles.
 CREATE TABLE flow_lanes (
+    lane_id bigint GENERATED ALWAYS AS IDENTITY,
     queue text COLLATE "C" NOT NULL,
     priority smallint NOT NULL,
     runtime_build text COLLATE "C" NOT NULL,
     low_water timestamptz NOT NULL DEFAULT '-infinity',
-    moved_at timestamptz NOT NULL DEFAULT 'epoch',
-    swept_at timestamptz NOT NULL DEFAULT 'epoch',
-    CONSTRAINT flow_lanes_pkey PRIMARY KEY (queue, priority, runtime_build)
+    CONSTRAINT flow_lanes_pkey PRIMARY KEY (lane_id)
 ) WITH (
     -- a few rows, each updated every few seconds at most
     fillfactor = 50,
@@ -944,14 +946,14 @@ CREATE TABLE flow_lanes (
     autovacuum_vacuum_threshold = 100
 );
 
+CREATE INDEX flow_lanes_lane_idx ON flow_lanes (queue, priority, runtime_build);
+
 COMMENT ON TABLE flow_lanes IS 'The lanes of queues, and from where on a claim reads them.';
+COMMENT ON COLUMN flow_lanes.lane_id IS 'Identity.';
 COMMENT ON COLUMN flow_lanes.queue IS 'Queue name.';
 COMMENT ON COLUMN flow_lanes.priority IS 'Priority of the tasks of the lane.';
 COMMENT ON COLUMN flow_lanes.runtime_build IS 'Build of the tasks of the lane; empty for any.';
 COMMENT ON COLUMN flow_lanes.low_water IS 'No task of the lane became available before this time.';
-COMMENT ON COLUMN flow_lanes.moved_at IS 'When the mark was last looked at.';
-COMMENT ON COLUMN flow_lanes.swept_at
-    IS 'When the lane was last read below its mark, for tasks that were committed late.';
 
 -- sql/tables/flow_marks.sql
 -- flow_marks: from where on it makes sense to read an index whose left edge only holds what is
@@ -962,6 +964,7 @@ CREATE TABLE flow_marks (
     low_water timestamptz NOT NULL DEFAULT '-infinity',
     moved_at timestamptz NOT NULL DEFAULT 'epoch',
     swept_at timestamptz NOT NULL DEFAULT 'epoch',
+    sweep_every interval NOT NULL DEFAULT '5 seconds',
     CONSTRAINT flow_marks_pkey PRIMARY KEY (name)
 ) WITH (
     -- a few rows, each updated every few seconds at most
@@ -976,6 +979,8 @@ COMMENT ON COLUMN flow_marks.low_water IS 'No lease expires and no wakeup is due
 COMMENT ON COLUMN flow_marks.moved_at IS 'When the mark was last looked at.';
 COMMENT ON COLUMN flow_marks.swept_at
     IS 'When the index was last read below the mark, for rows that were committed late.';
+COMMENT ON COLUMN flow_marks.sweep_every
+    IS 'How long after that the next time comes: a hundred times what it took, at least 5 seconds.';
 
 -- sql/tables/flow_queues.sql
 -- flow_queues: what an operator has said about a queue. A queue without a row has no limits.
@@ -1145,13 +1150,14 @@ COMMENT ON COLUMN flow_workers.beat_every
 -- sql/functions/queue/flow_add_lanes.sql
 -- flow_add_lanes: trigger of flow_tasks: makes the lanes of new tasks known, and lowers the mark of
 -- a lane that gets a task from before it.
--- A lane that another transaction is adding or moving right now is passed over: the sweep of a
--- claim finds what that leaves out. So nobody waits here.
+-- A lane that another transaction is moving right now is not lowered: the sweep of a claim finds
+-- what that leaves out. So nobody waits here.
 -- Locks: rows of flow_lanes, only when free. SQLSTATEs: none. Callers: the trigger.
 CREATE FUNCTION flow_add_lanes() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_lane record;
@@ -1162,51 +1168,31 @@ BEGIN
                   FROM new_tasks AS t
                  GROUP BY t.queue, t.priority, t.runtime_build) AS n
           LEFT JOIN LATERAL (
-                SELECT f.low_water FROM flow_lanes AS f
+                SELECT min(f.low_water) AS low_water FROM flow_lanes AS f
                  WHERE f.queue = n.queue AND f.priority = n.priority
-                   AND f.runtime_build = n.runtime_build
-                 LIMIT 1) AS k ON true
+                   AND f.runtime_build = n.runtime_build) AS k ON true
          WHERE k.low_water IS NULL OR k.low_water > n.earliest
     LOOP
         IF v_lane.low_water IS NULL THEN
-            PERFORM flow_add_lane(v_lane.queue, v_lane.priority, v_lane.runtime_build);
+            INSERT INTO flow_lanes (queue, priority, runtime_build)
+            VALUES (v_lane.queue, v_lane.priority, v_lane.runtime_build);
         ELSE
             UPDATE flow_lanes AS l
                SET low_water = v_lane.earliest
-              FROM (SELECT f.queue FROM flow_lanes AS f
+              FROM (SELECT f.lane_id FROM flow_lanes AS f
                      WHERE f.queue = v_lane.queue AND f.priority = v_lane.priority
                        AND f.runtime_build = v_lane.runtime_build
                        AND f.low_water > v_lane.earliest
                        FOR UPDATE SKIP LOCKED) AS free
-             WHERE l.queue = free.queue AND l.priority = v_lane.priority
-               AND l.runtime_build = v_lane.runtime_build;
+             WHERE l.lane_id = free.lane_id;
         END IF;
     END LOOP;
     RETURN NULL;
 END
 $$;
 
--- Adds one lane, unless another transaction is doing so right now.
-CREATE FUNCTION flow_add_lane(p_queue text, p_priority smallint, p_build text) RETURNS void
-LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-AS $$
-BEGIN
-    IF pg_try_advisory_xact_lock(
-        flow_mark_key(json_build_array(p_queue, p_priority, p_build)::text))
-    THEN
-        INSERT INTO flow_lanes (queue, priority, runtime_build)
-        VALUES (p_queue, p_priority, p_build)
-            ON CONFLICT DO NOTHING;
-    END IF;
-END
-$$;
-
 REVOKE EXECUTE ON FUNCTION flow_add_lanes() FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION flow_add_lane(text, smallint, text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_add_lanes() IS 'Makes the lanes of new tasks known.';
-COMMENT ON FUNCTION flow_add_lane(text, smallint, text)
-    IS 'Adds one lane, unless another transaction is doing so right now.';
 
 -- sql/functions/queue/flow_find_lanes.sql
 -- flow_find_lanes: adds the lanes that the index of tasks has and flow_lanes does not know.
@@ -1243,7 +1229,8 @@ BEGIN
         PERFORM FROM flow_lanes AS l
           WHERE l.queue = v_queue AND l.priority = v_priority AND l.runtime_build = v_build;
         IF NOT FOUND THEN
-            PERFORM flow_add_lane(v_queue, v_priority, v_build);
+            INSERT INTO flow_lanes (queue, priority, runtime_build)
+            VALUES (v_queue, v_priority, v_build);
         END IF;
     END LOOP;
 END
@@ -1258,10 +1245,9 @@ BEGIN
     -- a moved task may be older than the mark of its new lane
     UPDATE flow_lanes AS l
        SET low_water = '-infinity'
-      FROM (SELECT f.queue, f.priority, f.runtime_build FROM flow_lanes AS f
+      FROM (SELECT f.lane_id FROM flow_lanes AS f
              WHERE f.low_water > '-infinity' FOR UPDATE SKIP LOCKED) AS free
-     WHERE l.queue = free.queue AND l.priority = free.priority
-       AND l.runtime_build = free.runtime_build;
+     WHERE l.lane_id = free.lane_id;
     RETURN NULL;
 END
 $$;
@@ -1287,7 +1273,9 @@ CREATE TRIGGER flow_tasks_moved
 -- that is still there. Called by every claim; it works at most every two seconds.
 -- A mark stays two seconds behind the clock, for transactions that commit a moment after they have
 -- read it. Every five seconds the index is read from its very start, for those that took longer,
--- and for lanes that were left out: that bounds how long a late task can be overlooked.
+-- and for lanes that were left out: that bounds how long a late task can be overlooked. Where that
+-- takes long, because of what an old snapshot keeps, it is done less often, so that it never is
+-- more than a hundredth of the work.
 -- Arguments: p_queue, p_now. Nothing is moved in a transaction that keeps one snapshot.
 -- Locks: rows of flow_lanes and flow_marks, only when free. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_move_marks(p_queue text, p_now timestamptz) RETURNS void
@@ -1297,22 +1285,24 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 AS $$
 DECLARE
     c_margin CONSTANT interval := '2 seconds';
-    c_sweep CONSTANT interval := '5 seconds';
     v_lane record;
     v_first timestamptz;
     v_mark record;
+    v_began timestamptz;
 BEGIN
     IF flow_is_repeatable() OR NOT flow_mark_is_due(p_queue, p_now, c_margin) THEN
         RETURN;
     END IF;
     -- whoever has this row moves everything of the queue
-    SELECT m.low_water, m.swept_at NOT BETWEEN p_now - c_sweep AND p_now AS sweeps INTO v_mark
+    SELECT m.low_water, m.swept_at NOT BETWEEN p_now - m.sweep_every AND p_now AS sweeps
+      INTO v_mark
       FROM flow_marks AS m
      WHERE m.name = p_queue AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
        FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    v_began := flow_now();
     SELECT t.lease_expires_at INTO v_first
       FROM flow_tasks AS t
      WHERE t.queue = p_queue AND t.lease_owner IS NOT NULL
@@ -1326,9 +1316,17 @@ BEGIN
 
     IF v_mark.sweeps THEN
         PERFORM flow_find_lanes(p_queue);
+        DELETE FROM flow_lanes AS l
+              USING (SELECT f.lane_id FROM flow_lanes AS f
+                      WHERE f.queue = p_queue AND EXISTS (
+                            SELECT FROM flow_lanes AS e
+                             WHERE e.queue = f.queue AND e.priority = f.priority
+                               AND e.runtime_build = f.runtime_build AND e.lane_id < f.lane_id)
+                        FOR UPDATE OF f SKIP LOCKED) AS doubles
+              WHERE l.lane_id = doubles.lane_id;
     END IF;
     FOR v_lane IN
-        SELECT l.priority, l.runtime_build, l.low_water
+        SELECT l.lane_id, l.priority, l.runtime_build, l.low_water
           FROM flow_lanes AS l
          WHERE l.queue = p_queue FOR UPDATE SKIP LOCKED
     LOOP
@@ -1341,11 +1339,14 @@ BEGIN
            AND t.available_at <= p_now - c_margin
          ORDER BY t.available_at LIMIT 1;
         UPDATE flow_lanes AS l
-           SET low_water = coalesce(v_first, p_now - c_margin), moved_at = p_now,
-               swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE l.swept_at END
-         WHERE l.queue = p_queue AND l.priority = v_lane.priority
-           AND l.runtime_build = v_lane.runtime_build;
+           SET low_water = coalesce(v_first, p_now - c_margin)
+         WHERE l.lane_id = v_lane.lane_id;
     END LOOP;
+    IF v_mark.sweeps THEN
+        UPDATE flow_marks AS m
+           SET sweep_every = greatest(interval '5 seconds', 100 * (flow_now() - v_began))
+         WHERE m.name = p_queue;
+    END IF;
 END
 $$;
 
@@ -1363,7 +1364,7 @@ BEGIN
     SELECT m.moved_at INTO v_moved FROM flow_marks AS m WHERE m.name = p_name;
     IF NOT FOUND AND pg_try_advisory_xact_lock(flow_mark_key(p_name)) THEN
         INSERT INTO flow_marks (name) VALUES (p_name) ON CONFLICT DO NOTHING;
-        RETURN false;
+        RETURN FOUND;
     END IF;
     RETURN coalesce(v_moved NOT BETWEEN p_now - p_margin AND p_now, false);
 END
@@ -1381,7 +1382,7 @@ COMMENT ON FUNCTION flow_mark_is_due(text, timestamptz, interval)
 -- an old snapshot the index keeps the entries of all that were dispatched since.
 --   flow_move_wakeups_mark(now)    up to the first that is still there, every two seconds at most;
 --                                  every five seconds the index is read from its very start, for
---                                  rows that were committed late
+--                                  rows that were committed late; less often where that takes long
 --   flow_lower_mark(name, time)    down to a new row from before it
 -- Nothing is moved in a transaction that keeps one snapshot, and nobody is waited for.
 -- Arguments: as named. Locks: rows of flow_marks, only when free. SQLSTATEs: none. Callers:
@@ -1393,14 +1394,15 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 AS $$
 DECLARE
     c_margin CONSTANT interval := '2 seconds';
-    c_sweep CONSTANT interval := '5 seconds';
     v_mark record;
     v_first timestamptz;
+    v_began timestamptz := flow_now();
 BEGIN
     IF flow_is_repeatable() OR NOT flow_mark_is_due('', p_now, c_margin) THEN
         RETURN;
     END IF;
-    SELECT m.low_water, m.swept_at NOT BETWEEN p_now - c_sweep AND p_now AS sweeps INTO v_mark
+    SELECT m.low_water, m.swept_at NOT BETWEEN p_now - m.sweep_every AND p_now AS sweeps
+      INTO v_mark
       FROM flow_marks AS m
      WHERE m.name = '' AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
        FOR UPDATE SKIP LOCKED;
@@ -1415,7 +1417,10 @@ BEGIN
      ORDER BY w.due_at LIMIT 1;
     UPDATE flow_marks AS m
        SET low_water = coalesce(v_first, p_now - c_margin), moved_at = p_now,
-           swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE m.swept_at END
+           swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE m.swept_at END,
+           sweep_every = CASE WHEN v_mark.sweeps
+               THEN greatest(interval '5 seconds', 100 * (flow_now() - v_began))
+               ELSE m.sweep_every END
      WHERE m.name = '';
 END
 $$;
@@ -5098,11 +5103,12 @@ BEGIN
     v_tasks := coalesce(v_tasks, '{}');
 
     FOR v_lane IN
-        SELECT l.priority, l.runtime_build, l.low_water
+        SELECT l.priority, l.runtime_build, min(l.low_water) AS low_water
           FROM flow_lanes AS l
          WHERE l.queue = p_queue
            AND CASE WHEN l.runtime_build = '' THEN p_filter.accept_unpinned
                     ELSE p_filter.builds IS NULL OR l.runtime_build = ANY (p_filter.builds) END
+         GROUP BY l.priority, l.runtime_build
          ORDER BY l.priority, l.runtime_build
     LOOP
         EXIT WHEN v_lane.priority <> v_priority AND cardinality(v_tasks) >= p_limit;
@@ -6075,6 +6081,7 @@ DECLARE
     v_letter record;
     v_ids bigint[];
     v_runs text[];
+    v_queues text[] := '{}';
 BEGIN
     PERFORM flow_check_limit(p_limit);
     IF (p_dead_letter_id IS NULL) = (p_queue IS NULL) THEN
@@ -6105,6 +6112,7 @@ BEGIN
              WHERE r.run_id = v_letter.run_id AND r.dead_letter_id = v_letter.dead_letter_id;
             v_runs := v_runs || v_letter.run_id;
         ELSIF redriven THEN
+            v_queues := v_queues || v_letter.queue;
             INSERT INTO flow_tasks (queue, run_id, kind, payload, priority, available_at,
                 enqueued_at, runtime_build, workflow_name, concurrency_key, max_attempts,
                 max_stalled, retry_delay, timeout, keep)
@@ -6127,6 +6135,7 @@ BEGIN
     PERFORM flow_enqueue_drives(ARRAY(
         SELECT r.run_id FROM flow_runs AS r
          WHERE r.run_id = ANY (v_runs) AND NOT flow_is_terminal(r.status)));
+    PERFORM flow_notify_idle(v_queues);
 END
 $$;
 
@@ -6537,7 +6546,7 @@ AS $$
         ('worker', 'flow_active_hooks', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_migrations', 'SELECT'),
         ('worker', 'flow_queues', 'SELECT, INSERT, UPDATE'),
-        ('worker', 'flow_lanes', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_lanes', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_marks', 'SELECT, INSERT, UPDATE'),
         ('worker', 'flow_idle_queues', 'SELECT, INSERT, UPDATE'),
         ('worker', 'flow_dead_letters', 'SELECT, INSERT, UPDATE, DELETE'),

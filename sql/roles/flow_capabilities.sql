@@ -94,7 +94,7 @@ AS $$
         ('worker', 'flow_active_hooks', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_migrations', 'SELECT'),
         ('worker', 'flow_queues', 'SELECT, INSERT, UPDATE'),
-        ('worker', 'flow_lanes', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_lanes', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_marks', 'SELECT, INSERT, UPDATE'),
         ('worker', 'flow_idle_queues', 'SELECT, INSERT, UPDATE'),
         ('worker', 'flow_dead_letters', 'SELECT, INSERT, UPDATE, DELETE'),

@@ -2,14 +2,16 @@
 -- sense to look. A claim reads each lane of flow_tasks_ready_idx from its mark: behind an old
 -- snapshot the index keeps the entries of all tasks that were claimed since, and below the mark
 -- there are no others.
+-- Whoever makes a task and sees no row of its lane adds one, whatever others are adding at the
+-- moment, so nobody waits and no lane is left out; the lowest mark counts, and claims remove the
+-- doubles.
 CREATE TABLE flow_lanes (
+    lane_id bigint GENERATED ALWAYS AS IDENTITY,
     queue text COLLATE "C" NOT NULL,
     priority smallint NOT NULL,
     runtime_build text COLLATE "C" NOT NULL,
     low_water timestamptz NOT NULL DEFAULT '-infinity',
-    moved_at timestamptz NOT NULL DEFAULT 'epoch',
-    swept_at timestamptz NOT NULL DEFAULT 'epoch',
-    CONSTRAINT flow_lanes_pkey PRIMARY KEY (queue, priority, runtime_build)
+    CONSTRAINT flow_lanes_pkey PRIMARY KEY (lane_id)
 ) WITH (
     -- a few rows, each updated every few seconds at most
     fillfactor = 50,
@@ -17,11 +19,11 @@ CREATE TABLE flow_lanes (
     autovacuum_vacuum_threshold = 100
 );
 
+CREATE INDEX flow_lanes_lane_idx ON flow_lanes (queue, priority, runtime_build);
+
 COMMENT ON TABLE flow_lanes IS 'The lanes of queues, and from where on a claim reads them.';
+COMMENT ON COLUMN flow_lanes.lane_id IS 'Identity.';
 COMMENT ON COLUMN flow_lanes.queue IS 'Queue name.';
 COMMENT ON COLUMN flow_lanes.priority IS 'Priority of the tasks of the lane.';
 COMMENT ON COLUMN flow_lanes.runtime_build IS 'Build of the tasks of the lane; empty for any.';
 COMMENT ON COLUMN flow_lanes.low_water IS 'No task of the lane became available before this time.';
-COMMENT ON COLUMN flow_lanes.moved_at IS 'When the mark was last looked at.';
-COMMENT ON COLUMN flow_lanes.swept_at
-    IS 'When the lane was last read below its mark, for tasks that were committed late.';

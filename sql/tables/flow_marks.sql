@@ -6,6 +6,7 @@ CREATE TABLE flow_marks (
     low_water timestamptz NOT NULL DEFAULT '-infinity',
     moved_at timestamptz NOT NULL DEFAULT 'epoch',
     swept_at timestamptz NOT NULL DEFAULT 'epoch',
+    sweep_every interval NOT NULL DEFAULT '5 seconds',
     CONSTRAINT flow_marks_pkey PRIMARY KEY (name)
 ) WITH (
     -- a few rows, each updated every few seconds at most
@@ -20,3 +21,5 @@ COMMENT ON COLUMN flow_marks.low_water IS 'No lease expires and no wakeup is due
 COMMENT ON COLUMN flow_marks.moved_at IS 'When the mark was last looked at.';
 COMMENT ON COLUMN flow_marks.swept_at
     IS 'When the index was last read below the mark, for rows that were committed late.';
+COMMENT ON COLUMN flow_marks.sweep_every
+    IS 'How long after that the next time comes: a hundred times what it took, at least 5 seconds.';

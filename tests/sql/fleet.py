@@ -10,6 +10,24 @@ from psycopg.rows import DictRow
 from tests.sql.database import SPEC, Connection, Database
 
 
+class Clock:
+    """Stops the time of flow_now(); it moves on when it is told to."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._at = db.value("SELECT flow_now()::text")
+        self.step("0")
+
+    def step(self, interval: str) -> None:
+        """Let so much time pass."""
+        query = "SELECT (%s::timestamptz + %s::interval)::text"
+        self._at = self._db.value(query, self._at, interval)
+        self._db.main.execute(
+            "CREATE OR REPLACE FUNCTION flow_now() RETURNS timestamptz LANGUAGE sql VOLATILE "
+            f"PARALLEL SAFE RETURN timestamptz '{self._at}'"
+        )
+
+
 def start(db: Database, *run_ids: str, queue: str = "default", build: str | None = None) -> None:
     """Runs with a drive task each."""
     spec = SPEC if build is None else SPEC.replace("}", f',"runtime_build":"{build}"}}')

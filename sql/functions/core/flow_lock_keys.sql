@@ -2,7 +2,7 @@
 --   flow_retention_key()   one key, shared by all writers, exclusive for retention
 --   flow_run_key(run)      one key a run: whoever appends to a run or touches its task holds it
 --   flow_token_key(token)  one key a hook token: whoever creates a hook with that token holds it
---   flow_mark_key(name)    one key a row of flow_lanes or flow_marks: tried by whoever adds it
+--   flow_mark_key(name)    one key a row of flow_marks or flow_idle_queues, for whoever adds it
 -- All are 64-bit keys of transaction-level locks. Equal keys of two runs only make them wait for
 -- each other. The seeds keep the key spaces apart.
 -- Arguments: a run id, a token, a name. Locks: none (they only name keys). SQLSTATEs: none.
@@ -30,4 +30,4 @@ REVOKE EXECUTE ON FUNCTION flow_mark_key(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_retention_key() IS 'Advisory lock key of the retention guard.';
 COMMENT ON FUNCTION flow_run_key(text) IS 'Advisory lock key of a run.';
 COMMENT ON FUNCTION flow_token_key(text) IS 'Advisory lock key of a hook token.';
-COMMENT ON FUNCTION flow_mark_key(text) IS 'Advisory lock key of a lane or mark.';
+COMMENT ON FUNCTION flow_mark_key(text) IS 'Advisory lock key of a mark or idle hint.';

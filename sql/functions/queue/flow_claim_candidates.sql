@@ -44,11 +44,12 @@ BEGIN
     v_tasks := coalesce(v_tasks, '{}');
 
     FOR v_lane IN
-        SELECT l.priority, l.runtime_build, l.low_water
+        SELECT l.priority, l.runtime_build, min(l.low_water) AS low_water
           FROM flow_lanes AS l
          WHERE l.queue = p_queue
            AND CASE WHEN l.runtime_build = '' THEN p_filter.accept_unpinned
                     ELSE p_filter.builds IS NULL OR l.runtime_build = ANY (p_filter.builds) END
+         GROUP BY l.priority, l.runtime_build
          ORDER BY l.priority, l.runtime_build
     LOOP
         EXIT WHEN v_lane.priority <> v_priority AND cardinality(v_tasks) >= p_limit;

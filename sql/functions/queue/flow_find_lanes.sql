@@ -32,7 +32,8 @@ BEGIN
         PERFORM FROM flow_lanes AS l
           WHERE l.queue = v_queue AND l.priority = v_priority AND l.runtime_build = v_build;
         IF NOT FOUND THEN
-            PERFORM flow_add_lane(v_queue, v_priority, v_build);
+            INSERT INTO flow_lanes (queue, priority, runtime_build)
+            VALUES (v_queue, v_priority, v_build);
         END IF;
     END LOOP;
 END
@@ -47,10 +48,9 @@ BEGIN
     -- a moved task may be older than the mark of its new lane
     UPDATE flow_lanes AS l
        SET low_water = '-infinity'
-      FROM (SELECT f.queue, f.priority, f.runtime_build FROM flow_lanes AS f
+      FROM (SELECT f.lane_id FROM flow_lanes AS f
              WHERE f.low_water > '-infinity' FOR UPDATE SKIP LOCKED) AS free
-     WHERE l.queue = free.queue AND l.priority = free.priority
-       AND l.runtime_build = free.runtime_build;
+     WHERE l.lane_id = free.lane_id;
     RETURN NULL;
 END
 $$;

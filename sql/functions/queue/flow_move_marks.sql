@@ -2,7 +2,9 @@
 -- that is still there. Called by every claim; it works at most every two seconds.
 -- A mark stays two seconds behind the clock, for transactions that commit a moment after they have
 -- read it. Every five seconds the index is read from its very start, for those that took longer,
--- and for lanes that were left out: that bounds how long a late task can be overlooked.
+-- and for lanes that were left out: that bounds how long a late task can be overlooked. Where that
+-- takes long, because of what an old snapshot keeps, it is done less often, so that it never is
+-- more than a hundredth of the work.
 -- Arguments: p_queue, p_now. Nothing is moved in a transaction that keeps one snapshot.
 -- Locks: rows of flow_lanes and flow_marks, only when free. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_move_marks(p_queue text, p_now timestamptz) RETURNS void
@@ -12,22 +14,24 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 AS $$
 DECLARE
     c_margin CONSTANT interval := '2 seconds';
-    c_sweep CONSTANT interval := '5 seconds';
     v_lane record;
     v_first timestamptz;
     v_mark record;
+    v_began timestamptz;
 BEGIN
     IF flow_is_repeatable() OR NOT flow_mark_is_due(p_queue, p_now, c_margin) THEN
         RETURN;
     END IF;
     -- whoever has this row moves everything of the queue
-    SELECT m.low_water, m.swept_at NOT BETWEEN p_now - c_sweep AND p_now AS sweeps INTO v_mark
+    SELECT m.low_water, m.swept_at NOT BETWEEN p_now - m.sweep_every AND p_now AS sweeps
+      INTO v_mark
       FROM flow_marks AS m
      WHERE m.name = p_queue AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
        FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    v_began := flow_now();
     SELECT t.lease_expires_at INTO v_first
       FROM flow_tasks AS t
      WHERE t.queue = p_queue AND t.lease_owner IS NOT NULL
@@ -41,9 +45,17 @@ BEGIN
 
     IF v_mark.sweeps THEN
         PERFORM flow_find_lanes(p_queue);
+        DELETE FROM flow_lanes AS l
+              USING (SELECT f.lane_id FROM flow_lanes AS f
+                      WHERE f.queue = p_queue AND EXISTS (
+                            SELECT FROM flow_lanes AS e
+                             WHERE e.queue = f.queue AND e.priority = f.priority
+                               AND e.runtime_build = f.runtime_build AND e.lane_id < f.lane_id)
+                        FOR UPDATE OF f SKIP LOCKED) AS doubles
+              WHERE l.lane_id = doubles.lane_id;
     END IF;
     FOR v_lane IN
-        SELECT l.priority, l.runtime_build, l.low_water
+        SELECT l.lane_id, l.priority, l.runtime_build, l.low_water
           FROM flow_lanes AS l
          WHERE l.queue = p_queue FOR UPDATE SKIP LOCKED
     LOOP
@@ -56,11 +68,14 @@ BEGIN
            AND t.available_at <= p_now - c_margin
          ORDER BY t.available_at LIMIT 1;
         UPDATE flow_lanes AS l
-           SET low_water = coalesce(v_first, p_now - c_margin), moved_at = p_now,
-               swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE l.swept_at END
-         WHERE l.queue = p_queue AND l.priority = v_lane.priority
-           AND l.runtime_build = v_lane.runtime_build;
+           SET low_water = coalesce(v_first, p_now - c_margin)
+         WHERE l.lane_id = v_lane.lane_id;
     END LOOP;
+    IF v_mark.sweeps THEN
+        UPDATE flow_marks AS m
+           SET sweep_every = greatest(interval '5 seconds', 100 * (flow_now() - v_began))
+         WHERE m.name = p_queue;
+    END IF;
 END
 $$;
 
@@ -78,7 +93,7 @@ BEGIN
     SELECT m.moved_at INTO v_moved FROM flow_marks AS m WHERE m.name = p_name;
     IF NOT FOUND AND pg_try_advisory_xact_lock(flow_mark_key(p_name)) THEN
         INSERT INTO flow_marks (name) VALUES (p_name) ON CONFLICT DO NOTHING;
-        RETURN false;
+        RETURN FOUND;
     END IF;
     RETURN coalesce(v_moved NOT BETWEEN p_now - p_margin AND p_now, false);
 END

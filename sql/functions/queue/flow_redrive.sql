@@ -20,6 +20,7 @@ DECLARE
     v_letter record;
     v_ids bigint[];
     v_runs text[];
+    v_queues text[] := '{}';
 BEGIN
     PERFORM flow_check_limit(p_limit);
     IF (p_dead_letter_id IS NULL) = (p_queue IS NULL) THEN
@@ -50,6 +51,7 @@ BEGIN
              WHERE r.run_id = v_letter.run_id AND r.dead_letter_id = v_letter.dead_letter_id;
             v_runs := v_runs || v_letter.run_id;
         ELSIF redriven THEN
+            v_queues := v_queues || v_letter.queue;
             INSERT INTO flow_tasks (queue, run_id, kind, payload, priority, available_at,
                 enqueued_at, runtime_build, workflow_name, concurrency_key, max_attempts,
                 max_stalled, retry_delay, timeout, keep)
@@ -72,6 +74,7 @@ BEGIN
     PERFORM flow_enqueue_drives(ARRAY(
         SELECT r.run_id FROM flow_runs AS r
          WHERE r.run_id = ANY (v_runs) AND NOT flow_is_terminal(r.status)));
+    PERFORM flow_notify_idle(v_queues);
 END
 $$;
 

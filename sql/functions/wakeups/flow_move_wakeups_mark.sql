@@ -2,7 +2,7 @@
 -- an old snapshot the index keeps the entries of all that were dispatched since.
 --   flow_move_wakeups_mark(now)    up to the first that is still there, every two seconds at most;
 --                                  every five seconds the index is read from its very start, for
---                                  rows that were committed late
+--                                  rows that were committed late; less often where that takes long
 --   flow_lower_mark(name, time)    down to a new row from before it
 -- Nothing is moved in a transaction that keeps one snapshot, and nobody is waited for.
 -- Arguments: as named. Locks: rows of flow_marks, only when free. SQLSTATEs: none. Callers:
@@ -14,14 +14,15 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 AS $$
 DECLARE
     c_margin CONSTANT interval := '2 seconds';
-    c_sweep CONSTANT interval := '5 seconds';
     v_mark record;
     v_first timestamptz;
+    v_began timestamptz := flow_now();
 BEGIN
     IF flow_is_repeatable() OR NOT flow_mark_is_due('', p_now, c_margin) THEN
         RETURN;
     END IF;
-    SELECT m.low_water, m.swept_at NOT BETWEEN p_now - c_sweep AND p_now AS sweeps INTO v_mark
+    SELECT m.low_water, m.swept_at NOT BETWEEN p_now - m.sweep_every AND p_now AS sweeps
+      INTO v_mark
       FROM flow_marks AS m
      WHERE m.name = '' AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
        FOR UPDATE SKIP LOCKED;
@@ -36,7 +37,10 @@ BEGIN
      ORDER BY w.due_at LIMIT 1;
     UPDATE flow_marks AS m
        SET low_water = coalesce(v_first, p_now - c_margin), moved_at = p_now,
-           swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE m.swept_at END
+           swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE m.swept_at END,
+           sweep_every = CASE WHEN v_mark.sweeps
+               THEN greatest(interval '5 seconds', 100 * (flow_now() - v_began))
+               ELSE m.sweep_every END
      WHERE m.name = '';
 END
 $$;
