@@ -97,12 +97,12 @@ async def test_at_most_two_calls_are_in_flight_while_others_collect(
     await asyncio.gather(*tasks)
 
 
-async def test_a_call_holds_no_more_than_fifty_runs(server: Server, group: GroupCommit) -> None:
-    tasks = [asyncio.create_task(group.append(append(f"r{number}"))) for number in range(120)]
+async def test_a_call_holds_a_hundred_runs_at_most(server: Server, group: GroupCommit) -> None:
+    tasks = [asyncio.create_task(group.append(append(f"r{number}"))) for number in range(220)]
     await settle()
     assert [len(call) for call in server.calls] == [MAX_RUNS, MAX_RUNS]
     await server.answer_all()
-    assert sum(len(call) for call in server.calls) == 120
+    assert sum(len(call) for call in server.calls) == 220
     await asyncio.gather(*tasks)
 
 
