@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
 
 from flowpg.errors import InvalidTransition, InvalidWorkflow
 from flowpg.model.ids import check_id
@@ -23,7 +23,8 @@ class WorkflowRuntime(BaseModel):
 class WorkflowSpec(BaseModel):
     """Name, version and runtime of a workflow, and the build it is pinned to, if any.
 
-    Two starts of the same run id must carry equal specs.
+    Two starts of the same run id must carry equal specs. A spec that was written by hand, in SQL
+    say, may leave the runtime out: it is then the one that ``python`` gives.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -32,6 +33,13 @@ class WorkflowSpec(BaseModel):
     version: str
     runtime: WorkflowRuntime
     runtime_build: str | None = Field(default=None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_runtime(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(name := given.get("name"), str):
+            return {"runtime": {"entrypoint": name}, **given}
+        return given
 
     @classmethod
     def python(

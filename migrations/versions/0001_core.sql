@@ -436,6 +436,107 @@ REVOKE EXECUTE ON FUNCTION flow_json_equal(json, json) FROM PUBLIC;
 COMMENT ON FUNCTION flow_json_equal(json, json)
     IS 'Whether two JSON values say the same; never raises.';
 
+-- sql/functions/core/flow_json_refusal.sql
+-- What drivers cannot read although PostgreSQL stores it: an event with such a value in it would
+-- make its run unreadable for good, so verbs refuse it.
+--   flow_json_refusal(value)        why a JSON value cannot be read, or null: more than 200 levels
+--                                   of lists and objects, or a number of more than 4300 digits
+--   flow_json_find_refusal(value)   the same, without the quick answer for short values
+--   flow_json_is_name(value, n)     whether a JSON value is a string that may be an id or a name
+--   flow_text_is_name(text, n)      not blank, and at most n characters
+--   flow_text_is_space(text)        whether a text is nothing but what Unicode calls white space
+-- Arguments: as named. Locks: none. SQLSTATEs: none. Callers: internal.
+-- Names in a RETURN body are bound at creation, so no search_path is needed there. Give them plain
+-- columns: an expression as argument keeps them from being inlined.
+CREATE FUNCTION flow_json_find_refusal(p_value json) RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    c_string CONSTANT text := '"(?:[^"\\]|\\.)*"';
+    v_text text := p_value::text;
+    v_bare text;
+BEGIN
+    -- the questions begin with cheap ones: hardly any value gets to the last
+    IF octet_length(v_text) > 4300
+        AND strpos(translate(v_text, '123456789', '000000000'), repeat('0', 4301)) > 0
+    THEN
+        v_bare := regexp_replace(v_text, c_string, '""', 'g');
+        IF strpos(translate(v_bare, '123456789', '000000000'), repeat('0', 4301)) > 0 THEN
+            RETURN 'a number in it has more than 4300 digits';
+        END IF;
+    END IF;
+    IF length(v_text) - length(translate(v_text, '[{', '')) > 200 THEN
+        v_bare := coalesce(v_bare, regexp_replace(v_text, c_string, '""', 'g'));
+        v_bare := translate(regexp_replace(v_bare, '[^][{}]+', '', 'g'), '{}', '[]');
+        -- each pass takes the innermost level off
+        FOR v_level IN 1 .. 200 LOOP
+            EXIT WHEN v_bare = '';
+            v_bare := replace(v_bare, '[]', '');
+        END LOOP;
+        IF v_bare <> '' THEN
+            RETURN 'it is nested more than 200 levels deep';
+        END IF;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION flow_json_refusal(p_value json) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN octet_length(p_value::text) > 400 THEN flow_json_find_refusal(p_value) END;
+
+CREATE FUNCTION flow_text_is_space(p_text text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_spaces text := E' \t\n\x0b\x0c\r\x1c\x1d\x1e\x1f';
+BEGIN
+    IF getdatabaseencoding() = 'UTF8' THEN
+        v_spaces := v_spaces || convert_from(decode(
+            'c285c2a0e19a80e28080e28081e28082e28083e28084e28085e28086e28087e28088e28089e2808a'
+            'e280a8e280a9e280afe2819fe38080', 'hex'), 'UTF8');
+    END IF;
+    RETURN btrim(p_text, v_spaces) = '';
+END
+$$;
+
+CREATE FUNCTION flow_text_is_name(p_text text, p_characters integer) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN p_text IS NULL OR char_length(p_text) > p_characters THEN false
+    -- what begins with a printable character of ASCII is not blank
+    WHEN ascii(p_text) BETWEEN 33 AND 126 THEN true
+    ELSE NOT flow_text_is_space(p_text)
+END;
+
+-- A character takes at most twelve bytes of JSON.
+CREATE FUNCTION flow_json_is_name(p_value json, p_characters integer) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN p_value IS NULL OR json_typeof(p_value) <> 'string' THEN false
+    WHEN octet_length(p_value::text) > 12 * p_characters + 2 THEN false
+    WHEN flow_json_is_hard(p_value::text) AND strpos(flow_json_shield(p_value::text), E'\x7f3') > 0
+        THEN false
+    ELSE flow_text_is_name(p_value #>> '{}', p_characters)
+END;
+
+REVOKE EXECUTE ON FUNCTION flow_json_find_refusal(json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_json_refusal(json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_text_is_space(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_text_is_name(text, integer) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_json_is_name(json, integer) FROM PUBLIC;
+COMMENT ON FUNCTION flow_json_find_refusal(json)
+    IS 'Why a driver could not read a JSON value, or null.';
+COMMENT ON FUNCTION flow_json_refusal(json)
+    IS 'Why a driver could not read a JSON value, or null.';
+COMMENT ON FUNCTION flow_text_is_space(text) IS 'Whether a text is nothing but white space.';
+COMMENT ON FUNCTION flow_text_is_name(text, integer)
+    IS 'Whether a text may be an id, a name or a kind.';
+COMMENT ON FUNCTION flow_json_is_name(json, integer)
+    IS 'Whether a JSON value may be an id, a name or a kind.';
+
 -- sql/functions/core/flow_json_with.sql
 -- flow_json_with: an object with one more text member at its end, the rest of its text unchanged.
 -- Arguments: p_object (a JSON object), p_key and p_value (plain words that need no escaping).
@@ -1600,24 +1701,11 @@ COMMENT ON FUNCTION flow_has_suspension(text)
 
 -- sql/functions/project/flow_spec.sql
 -- What a workflow spec must have, and what the run's row takes from it.
---   flow_json_is_name(value)             a string that is not blank, not over 1024 bytes, and plain
---                                        text (no \u0000, no lone surrogate)
 --   flow_spec_refusal(spec)              what is wrong with a spec, or null
 --   flow_refuse_spec(run, payload)       raises that for a run_created event
 -- Arguments: JSON values; p_run_id for the error.
 -- Locks: none. SQLSTATEs: WF009, WF013 from flow_refuse_spec. Callers: internal.
--- Names in a RETURN body are bound at creation, so no search_path is needed there. Give them plain
--- columns: an expression as argument keeps them from being inlined.
-CREATE FUNCTION flow_json_is_name(p_value json) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE
-    WHEN p_value IS NULL OR json_typeof(p_value) <> 'string' THEN false
-    WHEN octet_length(p_value::text) NOT BETWEEN 3 AND 6146 THEN false
-    WHEN flow_json_is_hard(p_value::text) AND strpos(flow_json_shield(p_value::text), E'\x7f3') > 0
-        THEN false
-    ELSE btrim(p_value #>> '{}', E' \t\n\r') <> '' AND octet_length(p_value #>> '{}') <= 1024
-END;
-
+-- What drivers cannot read is refused here: a run that was created with it could never be driven.
 CREATE FUNCTION flow_spec_refusal(p_spec json) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
@@ -1626,6 +1714,9 @@ DECLARE
     v_name json;
     v_version json;
     v_build json;
+    v_runtime json;
+    v_entrypoint json;
+    v_export json;
 BEGIN
     IF p_spec IS NULL OR json_typeof(p_spec) <> 'object' THEN
         RETURN 'the workflow spec is not a JSON object';
@@ -1633,14 +1724,27 @@ BEGIN
     v_name := flow_json_get(p_spec, 'name');
     v_version := flow_json_get(p_spec, 'version');
     v_build := flow_json_get(p_spec, 'runtime_build');
-    IF NOT flow_json_is_name(v_name) THEN
-        RETURN 'the workflow spec needs a name: a string, not blank, of at most 1024 bytes';
-    ELSIF NOT flow_json_is_name(v_version) THEN
-        RETURN 'the workflow spec needs a version: a string, not blank, of at most 1024 bytes';
-    ELSIF json_typeof(v_build) <> 'null' AND NOT flow_json_is_name(v_build) THEN
-        RETURN 'the runtime_build of the workflow spec is not a string, blank, or over 1024 bytes';
+    v_runtime := flow_json_get(p_spec, 'runtime');
+    IF NOT flow_json_is_name(v_name, 255) THEN
+        RETURN 'the workflow spec needs a name: a string, not blank, of at most 255 characters';
+    ELSIF NOT flow_json_is_name(v_version, 255) THEN
+        RETURN 'the workflow spec needs a version: a string, not blank, of at most 255 characters';
+    ELSIF json_typeof(v_build) <> 'null' AND NOT flow_json_is_name(v_build, 128) THEN
+        RETURN 'the runtime_build of the workflow spec is not a string, blank, or over 128 '
+               'characters';
+    ELSIF v_runtime IS NOT NULL THEN
+        v_entrypoint := flow_json_get(v_runtime, 'entrypoint');
+        v_export := flow_json_get(v_runtime, 'export_name');
+        IF json_typeof(v_runtime) <> 'object' OR NOT flow_json_is_name(v_entrypoint, 512)
+            OR (v_export IS NOT NULL AND NOT flow_json_is_name(v_export, 512))
+            OR flow_json_get(v_runtime, 'type')::text
+               NOT IN ('"python"', '"rust_embedded"', '"native_ts"')
+        THEN
+            RETURN 'the runtime of the workflow spec, if there is one, needs an entrypoint and a '
+                   'type: python, rust_embedded or native_ts';
+        END IF;
     END IF;
-    RETURN NULL;
+    RETURN 'the workflow spec cannot be read: ' || flow_json_refusal(p_spec);
 END
 $$;
 
@@ -1658,10 +1762,8 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_json_is_name(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_spec_refusal(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_refuse_spec(text, json) FROM PUBLIC;
-COMMENT ON FUNCTION flow_json_is_name(json) IS 'Whether a JSON value may name something.';
 COMMENT ON FUNCTION flow_spec_refusal(json) IS 'What is wrong with a workflow spec, or null.';
 COMMENT ON FUNCTION flow_refuse_spec(text, json)
     IS 'Raises what is wrong with a run_created event.';
@@ -1941,8 +2043,8 @@ BEGIN
         INSERT INTO flow_runs AS r (run_id, workflow_name, workflow_version, runtime_build, status,
             head_sequence, created_at, updated_at, ended_at)
         SELECT CASE WHEN flow_run_id_is_valid(c.run_id)
-                         AND btrim(s.name) <> '' AND octet_length(s.name) <= 1024
-                         AND btrim(s.version) <> '' AND octet_length(s.version) <= 1024
+                         AND btrim(s.name) <> '' AND char_length(s.name) <= 255
+                         AND btrim(s.version) <> '' AND char_length(s.version) <= 255
                     THEN c.run_id ELSE flow_refuse_spec(c.run_id, c.create_payload) END,
                s.name, s.version, s.build,
                CASE
@@ -3169,6 +3271,8 @@ BEGIN
                        'reason', 'a run id has 1 to 255 of A-Z a-z 0-9 . _ : @ + -')
                    WHEN p.reason IS NOT NULL THEN json_build_object(
                        'sqlstate', 'WF010', 'argument', 'p_spec', 'reason', p.reason)
+                   WHEN p.input_reason IS NOT NULL THEN json_build_object(
+                       'sqlstate', 'WF010', 'argument', 'p_input', 'reason', p.input_reason)
                    WHEN btrim(q.queue) = '' OR octet_length(q.queue) > 255 THEN json_build_object(
                        'sqlstate', 'WF010', 'argument', 'p_queue',
                        'reason', 'a queue name has 1 to 255 bytes and is not blank')
@@ -3198,7 +3302,8 @@ BEGIN
       ) AS q
      CROSS JOIN LATERAL (
         SELECT '{"spec":' || q.spec || ',"input":' || q.input || '}' AS payload,
-               flow_spec_refusal(q.spec) AS reason OFFSET 0) AS p;
+               flow_spec_refusal(q.spec) AS reason,
+               flow_json_refusal(q.input) AS input_reason OFFSET 0) AS p;
     RETURN coalesce(v_requests, '{}');
 END
 $$;
@@ -3470,7 +3575,7 @@ COMMENT ON FUNCTION flow_resume_wait(text, text) IS 'Completes a wait whose dead
 --   p_token, the token the hook must still have, or null when it is addressed by run and id.
 -- Returns run_id, subject_id (the hook), applied and the head.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
--- SQLSTATEs: WF001, WF004, WF006, WF007, WF009, WF012, WF013. Callers: internal.
+-- SQLSTATEs: WF001, WF004, WF006, WF007, WF009, WF010, WF012, WF013. Callers: internal.
 CREATE FUNCTION flow_settle_hook(p_run_id text, p_hook_id text, p_payload json, p_token text)
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
@@ -3482,10 +3587,12 @@ DECLARE
     v_status text;
     v_head bigint;
     v_last record;
-    v_reason text;
+    v_reason text := flow_json_refusal(p_payload);
 BEGIN
     IF p_hook_id IS NULL THEN
         PERFORM flow_raise_argument('p_hook_id', 'it is null');
+    ELSIF v_reason IS NOT NULL THEN
+        PERFORM flow_raise_argument('p_payload', v_reason);
     END IF;
     SELECT o.status, o.head_sequence INTO v_status, v_head FROM flow_open_run(p_run_id, '{}') AS o;
     PERFORM FROM flow_active_hooks AS h
@@ -3600,7 +3707,7 @@ COMMENT ON FUNCTION flow_resume_hook(text, text, json) IS 'Answers a hook.';
 -- Returns run_id, subject_id (the hook), applied (always true) and the head. Of two callers with
 --   one token one is applied; the other finds no active hook any more.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
--- SQLSTATEs: WF006 no active hook has the token; WF012. Callers: client, worker.
+-- SQLSTATEs: WF006 no active hook has the token; WF010; WF012. Callers: client, worker.
 CREATE FUNCTION flow_resume_hook_by_token(p_token text, p_payload json)
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
@@ -3784,8 +3891,10 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    IF p_deadline IS NULL OR NOT isfinite(p_deadline) THEN
-        PERFORM flow_raise_argument('p_deadline', 'it must be a time');
+    IF p_deadline IS NULL
+        OR p_deadline < '0001-01-01 00:00:00+00' OR p_deadline >= '10000-01-01 00:00:00+00'
+    THEN
+        PERFORM flow_raise_argument('p_deadline', 'it must be a time of the years 1 to 9999');
     END IF;
     RETURN QUERY
     SELECT e.run_id, e.subject_id, e.applied, e.head_sequence
@@ -3899,27 +4008,34 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
+    v_progress_id json := flow_json_get(p_progress, 'progress_id');
     v_id text;
-    v_completed numeric;
-    v_total numeric;
+    v_completed text := flow_json_get(p_progress, 'completed')::text;
+    v_total text := coalesce(flow_json_get(p_progress, 'total')::text, 'null');
+    v_message text := json_typeof(flow_json_get(p_progress, 'message'));
 BEGIN
-    BEGIN
-        v_id := flow_json_get_text(p_progress, 'progress_id');
-        v_completed := flow_json_get_text(p_progress, 'completed');
-        v_total := flow_json_get_text(p_progress, 'total');
-    EXCEPTION WHEN data_exception THEN
-        v_id := NULL;
-    END;
-    IF json_typeof(p_progress) IS DISTINCT FROM 'object' OR coalesce(btrim(v_id), '') = ''
-        OR octet_length(v_id) > 2048
+    IF json_typeof(p_progress) IS DISTINCT FROM 'object'
+        OR NOT flow_json_is_name(v_progress_id, 512)
     THEN
+        PERFORM flow_raise_transition(p_run_id, 'a progress report needs a progress_id: a string, '
+            'not blank, of at most 512 characters');
+    END IF;
+    v_id := v_progress_id #>> '{}';
+    IF flow_json_refusal(p_progress) IS NOT NULL THEN
         PERFORM flow_raise_transition(p_run_id,
-            'a progress report needs a progress_id that is not blank, and numbers');
-    ELSIF v_completed IS NULL OR v_completed < 0 OR v_completed <> trunc(v_completed)
-        OR v_total <> trunc(v_total) OR v_total < 1 OR v_completed > v_total
+            format('progress %s cannot be read: %s', v_id, flow_json_refusal(p_progress)));
+    -- 1.0, 1e3 and "1" are whole to some languages and not to others
+    ELSIF v_completed IS NULL OR v_completed !~ '^-?[0-9]+$' OR v_total !~ '^(-?[0-9]+|null)$' THEN
+        PERFORM flow_raise_transition(p_run_id, format('progress %s needs whole numbers, '
+            'written without a fraction or exponent: completed, and total if there is one', v_id));
+    ELSIF v_completed::numeric < 0 OR nullif(v_total, 'null')::numeric < 1
+        OR v_completed::numeric > nullif(v_total, 'null')::numeric
     THEN
         PERFORM flow_raise_transition(p_run_id, format(
             'progress %s needs whole numbers: completed from 0 to total, total from 1', v_id));
+    ELSIF v_message NOT IN ('string', 'null') THEN
+        PERFORM flow_raise_transition(p_run_id,
+            format('progress %s has a message that is not a string', v_id));
     END IF;
     RETURN QUERY
     SELECT r.run_id, r.subject_id, r.applied, r.head_sequence
@@ -3947,28 +4063,29 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_id text;
-    v_linked text;
-    v_blank boolean;
+    v_id json := flow_json_get(p_child, 'reference_id');
+    v_kind json := flow_json_get(p_child, 'kind');
+    v_operation json := flow_json_get(p_child, 'operation_id');
+    v_linked json := flow_json_get(p_child, 'flow_run_id');
 BEGIN
-    BEGIN
-        v_id := flow_json_get_text(p_child, 'reference_id');
-        v_linked := flow_json_get_text(p_child, 'flow_run_id');
-        v_blank := coalesce(btrim(v_id), '') = '' OR octet_length(v_id) > 2048
-            OR coalesce(btrim(flow_json_get_text(p_child, 'kind')), '') = ''
-            OR coalesce(btrim(flow_json_get_text(p_child, 'operation_id')), '') = ''
-            OR btrim(v_linked) = '';
-    EXCEPTION WHEN data_exception THEN
-        v_blank := true;
-    END;
-    IF v_blank OR json_typeof(p_child) IS DISTINCT FROM 'object' THEN
+    IF json_typeof(p_child) IS DISTINCT FROM 'object'
+        OR NOT flow_json_is_name(v_id, 512)
+        OR NOT flow_json_is_name(v_kind, 512)
+        OR NOT flow_json_is_name(v_operation, 512)
+    THEN
+        PERFORM flow_raise_transition(p_run_id, 'a child operation needs a reference_id, kind and '
+            'operation_id: strings, not blank, of at most 512 characters');
+    ELSIF json_typeof(v_linked) <> 'null' AND NOT flow_json_is_name(v_linked, 255) THEN
         PERFORM flow_raise_transition(p_run_id,
-            'a child operation needs a reference_id, kind and operation_id that are not blank');
+            'the flow_run_id of a child operation is not a run id');
+    ELSIF flow_json_refusal(p_child) IS NOT NULL THEN
+        PERFORM flow_raise_transition(p_run_id,
+            format('a child operation cannot be read: %s', flow_json_refusal(p_child)));
     END IF;
     RETURN QUERY
     SELECT r.run_id, r.subject_id, r.applied, r.head_sequence
-      FROM flow_record_once(p_run_id, v_linked, 'child_operation_linked', v_id, 'child',
-               p_child) AS r;
+      FROM flow_record_once(p_run_id, v_linked #>> '{}', 'child_operation_linked',
+               v_id #>> '{}', 'child', p_child) AS r;
 END
 $$;
 

@@ -13,28 +13,29 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_id text;
-    v_linked text;
-    v_blank boolean;
+    v_id json := flow_json_get(p_child, 'reference_id');
+    v_kind json := flow_json_get(p_child, 'kind');
+    v_operation json := flow_json_get(p_child, 'operation_id');
+    v_linked json := flow_json_get(p_child, 'flow_run_id');
 BEGIN
-    BEGIN
-        v_id := flow_json_get_text(p_child, 'reference_id');
-        v_linked := flow_json_get_text(p_child, 'flow_run_id');
-        v_blank := coalesce(btrim(v_id), '') = '' OR octet_length(v_id) > 2048
-            OR coalesce(btrim(flow_json_get_text(p_child, 'kind')), '') = ''
-            OR coalesce(btrim(flow_json_get_text(p_child, 'operation_id')), '') = ''
-            OR btrim(v_linked) = '';
-    EXCEPTION WHEN data_exception THEN
-        v_blank := true;
-    END;
-    IF v_blank OR json_typeof(p_child) IS DISTINCT FROM 'object' THEN
+    IF json_typeof(p_child) IS DISTINCT FROM 'object'
+        OR NOT flow_json_is_name(v_id, 512)
+        OR NOT flow_json_is_name(v_kind, 512)
+        OR NOT flow_json_is_name(v_operation, 512)
+    THEN
+        PERFORM flow_raise_transition(p_run_id, 'a child operation needs a reference_id, kind and '
+            'operation_id: strings, not blank, of at most 512 characters');
+    ELSIF json_typeof(v_linked) <> 'null' AND NOT flow_json_is_name(v_linked, 255) THEN
         PERFORM flow_raise_transition(p_run_id,
-            'a child operation needs a reference_id, kind and operation_id that are not blank');
+            'the flow_run_id of a child operation is not a run id');
+    ELSIF flow_json_refusal(p_child) IS NOT NULL THEN
+        PERFORM flow_raise_transition(p_run_id,
+            format('a child operation cannot be read: %s', flow_json_refusal(p_child)));
     END IF;
     RETURN QUERY
     SELECT r.run_id, r.subject_id, r.applied, r.head_sequence
-      FROM flow_record_once(p_run_id, v_linked, 'child_operation_linked', v_id, 'child',
-               p_child) AS r;
+      FROM flow_record_once(p_run_id, v_linked #>> '{}', 'child_operation_linked',
+               v_id #>> '{}', 'child', p_child) AS r;
 END
 $$;
 

@@ -13,27 +13,34 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
+    v_progress_id json := flow_json_get(p_progress, 'progress_id');
     v_id text;
-    v_completed numeric;
-    v_total numeric;
+    v_completed text := flow_json_get(p_progress, 'completed')::text;
+    v_total text := coalesce(flow_json_get(p_progress, 'total')::text, 'null');
+    v_message text := json_typeof(flow_json_get(p_progress, 'message'));
 BEGIN
-    BEGIN
-        v_id := flow_json_get_text(p_progress, 'progress_id');
-        v_completed := flow_json_get_text(p_progress, 'completed');
-        v_total := flow_json_get_text(p_progress, 'total');
-    EXCEPTION WHEN data_exception THEN
-        v_id := NULL;
-    END;
-    IF json_typeof(p_progress) IS DISTINCT FROM 'object' OR coalesce(btrim(v_id), '') = ''
-        OR octet_length(v_id) > 2048
+    IF json_typeof(p_progress) IS DISTINCT FROM 'object'
+        OR NOT flow_json_is_name(v_progress_id, 512)
     THEN
+        PERFORM flow_raise_transition(p_run_id, 'a progress report needs a progress_id: a string, '
+            'not blank, of at most 512 characters');
+    END IF;
+    v_id := v_progress_id #>> '{}';
+    IF flow_json_refusal(p_progress) IS NOT NULL THEN
         PERFORM flow_raise_transition(p_run_id,
-            'a progress report needs a progress_id that is not blank, and numbers');
-    ELSIF v_completed IS NULL OR v_completed < 0 OR v_completed <> trunc(v_completed)
-        OR v_total <> trunc(v_total) OR v_total < 1 OR v_completed > v_total
+            format('progress %s cannot be read: %s', v_id, flow_json_refusal(p_progress)));
+    -- 1.0, 1e3 and "1" are whole to some languages and not to others
+    ELSIF v_completed IS NULL OR v_completed !~ '^-?[0-9]+$' OR v_total !~ '^(-?[0-9]+|null)$' THEN
+        PERFORM flow_raise_transition(p_run_id, format('progress %s needs whole numbers, '
+            'written without a fraction or exponent: completed, and total if there is one', v_id));
+    ELSIF v_completed::numeric < 0 OR nullif(v_total, 'null')::numeric < 1
+        OR v_completed::numeric > nullif(v_total, 'null')::numeric
     THEN
         PERFORM flow_raise_transition(p_run_id, format(
             'progress %s needs whole numbers: completed from 0 to total, total from 1', v_id));
+    ELSIF v_message NOT IN ('string', 'null') THEN
+        PERFORM flow_raise_transition(p_run_id,
+            format('progress %s has a message that is not a string', v_id));
     END IF;
     RETURN QUERY
     SELECT r.run_id, r.subject_id, r.applied, r.head_sequence

@@ -3,7 +3,7 @@
 -- Returns run_id, subject_id (the hook), applied (always true) and the head. Of two callers with
 --   one token one is applied; the other finds no active hook any more.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
--- SQLSTATEs: WF006 no active hook has the token; WF012. Callers: client, worker.
+-- SQLSTATEs: WF006 no active hook has the token; WF010; WF012. Callers: client, worker.
 CREATE FUNCTION flow_resume_hook_by_token(p_token text, p_payload json)
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE

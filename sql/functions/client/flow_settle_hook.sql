@@ -3,7 +3,7 @@
 --   p_token, the token the hook must still have, or null when it is addressed by run and id.
 -- Returns run_id, subject_id (the hook), applied and the head.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
--- SQLSTATEs: WF001, WF004, WF006, WF007, WF009, WF012, WF013. Callers: internal.
+-- SQLSTATEs: WF001, WF004, WF006, WF007, WF009, WF010, WF012, WF013. Callers: internal.
 CREATE FUNCTION flow_settle_hook(p_run_id text, p_hook_id text, p_payload json, p_token text)
 RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
 LANGUAGE plpgsql VOLATILE
@@ -15,10 +15,12 @@ DECLARE
     v_status text;
     v_head bigint;
     v_last record;
-    v_reason text;
+    v_reason text := flow_json_refusal(p_payload);
 BEGIN
     IF p_hook_id IS NULL THEN
         PERFORM flow_raise_argument('p_hook_id', 'it is null');
+    ELSIF v_reason IS NOT NULL THEN
+        PERFORM flow_raise_argument('p_payload', v_reason);
     END IF;
     SELECT o.status, o.head_sequence INTO v_status, v_head FROM flow_open_run(p_run_id, '{}') AS o;
     PERFORM FROM flow_active_hooks AS h

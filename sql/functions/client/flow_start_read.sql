@@ -18,6 +18,8 @@ BEGIN
                        'reason', 'a run id has 1 to 255 of A-Z a-z 0-9 . _ : @ + -')
                    WHEN p.reason IS NOT NULL THEN json_build_object(
                        'sqlstate', 'WF010', 'argument', 'p_spec', 'reason', p.reason)
+                   WHEN p.input_reason IS NOT NULL THEN json_build_object(
+                       'sqlstate', 'WF010', 'argument', 'p_input', 'reason', p.input_reason)
                    WHEN btrim(q.queue) = '' OR octet_length(q.queue) > 255 THEN json_build_object(
                        'sqlstate', 'WF010', 'argument', 'p_queue',
                        'reason', 'a queue name has 1 to 255 bytes and is not blank')
@@ -47,7 +49,8 @@ BEGIN
       ) AS q
      CROSS JOIN LATERAL (
         SELECT '{"spec":' || q.spec || ',"input":' || q.input || '}' AS payload,
-               flow_spec_refusal(q.spec) AS reason OFFSET 0) AS p;
+               flow_spec_refusal(q.spec) AS reason,
+               flow_json_refusal(q.input) AS input_reason OFFSET 0) AS p;
     RETURN coalesce(v_requests, '{}');
 END
 $$;

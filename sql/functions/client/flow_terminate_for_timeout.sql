@@ -11,8 +11,10 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    IF p_deadline IS NULL OR NOT isfinite(p_deadline) THEN
-        PERFORM flow_raise_argument('p_deadline', 'it must be a time');
+    IF p_deadline IS NULL
+        OR p_deadline < '0001-01-01 00:00:00+00' OR p_deadline >= '10000-01-01 00:00:00+00'
+    THEN
+        PERFORM flow_raise_argument('p_deadline', 'it must be a time of the years 1 to 9999');
     END IF;
     RETURN QUERY
     SELECT e.run_id, e.subject_id, e.applied, e.head_sequence

@@ -47,8 +47,8 @@ BEGIN
         INSERT INTO flow_runs AS r (run_id, workflow_name, workflow_version, runtime_build, status,
             head_sequence, created_at, updated_at, ended_at)
         SELECT CASE WHEN flow_run_id_is_valid(c.run_id)
-                         AND btrim(s.name) <> '' AND octet_length(s.name) <= 1024
-                         AND btrim(s.version) <> '' AND octet_length(s.version) <= 1024
+                         AND btrim(s.name) <> '' AND char_length(s.name) <= 255
+                         AND btrim(s.version) <> '' AND char_length(s.version) <= 255
                     THEN c.run_id ELSE flow_refuse_spec(c.run_id, c.create_payload) END,
                s.name, s.version, s.build,
                CASE
