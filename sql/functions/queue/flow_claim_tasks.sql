@@ -54,27 +54,29 @@ BEGIN
     END LOOP;
 
     IF cardinality(v_runs) > 0 THEN
+        -- two statements: joined in one they are planned, while the tables are small, to compare
+        -- every task with every run
+        UPDATE flow_runs AS r
+           SET lease_epoch = r.lease_epoch + 1
+         WHERE r.run_id = ANY (v_runs);
         RETURN QUERY
-        WITH fenced AS (
-            UPDATE flow_runs AS r
-               SET lease_epoch = r.lease_epoch + 1
-             WHERE r.run_id = ANY (v_runs)
-            RETURNING r.run_id, r.lease_epoch, r.head_sequence
-        ), leased AS (
+        WITH leased AS (
             UPDATE flow_tasks AS t
                SET lease_owner = p_owner, lease_expires_at = v_now + p_lease,
-                   epoch = f.lease_epoch, attempts = t.attempts + 1,
+                   epoch = (SELECT r.lease_epoch FROM flow_runs AS r WHERE r.run_id = t.run_id),
+                   attempts = t.attempts + 1,
                    crashes = t.crashes + (t.lease_owner IS NOT NULL)::integer
-              FROM fenced AS f
-             WHERE t.run_id = f.run_id AND t.kind = 'drive_run'
+             WHERE t.run_id = ANY (v_runs) AND t.kind = 'drive_run'
             RETURNING t.task_id, t.run_id, t.kind, t.payload, t.epoch, t.wakes, t.attempts,
-                      f.head_sequence, t.priority, t.available_at, t.crashes, t.queue,
-                      t.workflow_name, t.runtime_build, t.timeout, t.max_attempts, t.last_error
+                      t.priority, t.available_at, t.crashes, t.queue, t.workflow_name,
+                      t.runtime_build, t.timeout, t.max_attempts, t.last_error
         )
         SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts,
-               l.head_sequence, v_now, l.crashes, l.queue, l.workflow_name,
+               r.head_sequence, v_now, l.crashes, l.queue, l.workflow_name,
                nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error
           FROM leased AS l
+         CROSS JOIN LATERAL (SELECT f.head_sequence FROM flow_runs AS f
+                              WHERE f.run_id = l.run_id LIMIT 1) AS r
          ORDER BY l.priority, l.available_at, l.task_id;
     END IF;
     IF cardinality(v_others) > 0 THEN
