@@ -54,13 +54,33 @@ LEFT_BEHIND: list[object] = []
 collector either, which would end the parent's sessions on the server."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kept:
-    """A connection, when it was made, and in which era of the pool."""
+    """A connection, when it was made, in which era of the pool, and whether it is ending."""
 
     connection: Connection
     made_at: float
     era: int
+    ending: bool = False
+
+    def notice(self, message: psycopg.errors.Diagnostic) -> None:
+        """The server's last words, which come before the end itself does."""
+        if message.severity_nonlocalized in ("FATAL", "PANIC"):
+            self.ending = True
+
+    def is_usable(self) -> bool:
+        """Whether the connection, which nobody uses, is connected still, and in no transaction."""
+        pgconn = self.connection.pgconn
+        if self.connection.closed or pgconn.transaction_status != TransactionStatus.IDLE:
+            return False
+        try:
+            # Without a round trip: reads what the server has said unasked, and understands it.
+            pgconn.consume_input()
+            pgconn.is_busy()
+            pgconn.consume_input()
+        except psycopg.Error:
+            return False
+        return not (self.ending or self.connection.closed)
 
 
 class AsyncPool:
@@ -196,7 +216,7 @@ class AsyncPool:
 
     def _may_keep(self, kept: _Kept) -> bool:
         young = monotonic() - kept.made_at < MAX_AGE
-        return young and kept.era == self._era and not self._closed and _is_usable(kept.connection)
+        return young and kept.era == self._era and not self._closed and kept.is_usable()
 
     async def _wait(self) -> _Kept | None:
         waiter: asyncio.Future[_Kept | None]
@@ -247,7 +267,9 @@ class AsyncPool:
             if isinstance(error, psycopg.Error):
                 raise connection_refused(error) from None
             raise
-        return _Kept(connection, monotonic(), era)
+        kept = _Kept(connection, monotonic(), era)
+        connection.add_notice_handler(kept.notice)
+        return kept
 
     def _take_back(self, kept: _Kept) -> None:
         if self._may_keep(kept):
@@ -270,20 +292,6 @@ class AsyncPool:
     def _discard(self, kept: _Kept) -> None:
         kept.connection.pgconn.finish()  # what close() does, without having to be awaited
         self._give(None)
-
-
-def _is_usable(connection: Connection) -> bool:
-    """Whether a connection that nobody uses is still connected, and in no transaction."""
-    if connection.closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
-        return False
-    try:
-        # Sees the end of the connection if the server has closed it, without a round trip: the
-        # first read may find the server's last words, only the second its end.
-        connection.pgconn.consume_input()
-        connection.pgconn.consume_input()
-    except psycopg.Error:
-        return False
-    return not connection.closed
 
 
 def connection_options(dsn: str, prepare: bool) -> dict[str, Any]:
