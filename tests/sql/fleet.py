@@ -67,10 +67,18 @@ def claim(
     return db.rows(query, queues, limit, lease, *options.values(), on=on)
 
 
-def complete(db: Database, task: DictRow, ok: bool = True, **more: Any) -> str:
+def complete(
+    db: Database,
+    task: DictRow,
+    ok: bool = True,
+    *,
+    on: Connection | None = None,
+    **more: Any,
+) -> str:
     """Says how a claimed task ended; returns the outcome."""
     done = [{"task_id": task["task_id"], "epoch": task["epoch"], "ok": ok, **more}]
-    return str(db.row("SELECT * FROM flow_complete_tasks(%s)", json.dumps(done))["outcome"])
+    query = "SELECT * FROM flow_complete_tasks(%s)"
+    return str(db.row(query, json.dumps(done), on=on)["outcome"])
 
 
 def tasks(db: Database) -> list[int]:
