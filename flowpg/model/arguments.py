@@ -7,7 +7,7 @@ same words, and nothing malformed or oversized ever reaches a server.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flowpg.errors import InvalidArgument, InvalidTransition, PayloadTooLarge
@@ -56,9 +56,15 @@ def check_text(value: str | None, what: str) -> str | None:
 
 
 def check_time(moment: datetime | None, what: str) -> datetime | None:
-    """A time with a zone, or None."""
-    if moment is not None and moment.tzinfo is None:
+    """A time with a zone, of the years 1 to 9999 also in UTC, or None."""
+    if moment is None:
+        return None
+    if moment.tzinfo is None:
         raise InvalidArgument(f"{what} has no time zone and is ambiguous; give it one, such as UTC")
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidArgument(f"{what} is not between the years 1 and 9999 in UTC") from None
     return moment
 
 

@@ -137,9 +137,15 @@ def _text(call: Call[Any], schema: str) -> Any:
 
 async def _even_if_cancelled(work: asyncio.Future[Sequence[Row]]) -> Sequence[Row]:
     # The thread cannot be stopped, and must not go on with the connection behind the back of a
-    # caller that rolls back: wait for it, then pass the cancellation on.
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
+    # caller that rolls back: wait for it, however often cancelled, then pass the cancellation on.
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not work.cancelled():
+            work.exception()  # nobody else will look at it
+        raise cancelled
+    return work.result()

@@ -35,6 +35,7 @@ _AGAIN = {
     "55P03": "a lock was not granted within the lock timeout",
     "57014": "it was cancelled, by a statement timeout or by an administrator",
 }
+_REFUSED = {"25006": "the server is read-only, a standby perhaps"}
 _CONNECTION_LOST = (
     "the connection to the database was lost during {what}; whether it took effect is unknown; "
     "calls are idempotent, so repeat it"
@@ -73,7 +74,15 @@ def translate(
             f"{what} answered with {code}, which this release does not know: the schema is of a "
             "newer release; upgrade flowpg"
         )
-    if code in _GONE or code[:2] in ("08", "53"):
+    if code == "25006" and enlisted:
+        return StoreError(
+            f"{what} was not run: the transaction of the given connection is read-only, or its "
+            "server is a standby (SQLSTATE 25006)"
+        )
+    if code == "25006" or code.startswith("53"):
+        why = _REFUSED.get(code, "the server ran out of memory, locks, disk space or connections")
+        return StoreUnavailable(f"{what} did nothing: {why}; repeat the call (SQLSTATE {code})")
+    if code in _GONE or code.startswith("08"):
         return StoreUnavailable(f"{_CONNECTION_LOST.format(what=what)} (SQLSTATE {code})")
     if code in _AGAIN:
         advice = "roll back and repeat the whole transaction" if enlisted else "repeat the call"

@@ -559,7 +559,7 @@ COMMENT ON FUNCTION flow_json_with(json, text, text)
 --                                   a large float would round)
 --   flow_deadline(text)             RFC 3339 text to timestamptz, rounded UP to microseconds, so
 --                                   that a wait is never early
--- Arguments: as named. Locks: none. SQLSTATEs: 22007 when a text is not RFC 3339.
+-- Arguments: as named. Locks: none. SQLSTATEs: 22007, 22008 when a text is not RFC 3339.
 -- Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed there.
 CREATE FUNCTION flow_time_text(p_time timestamptz) RETURNS text
@@ -592,6 +592,11 @@ BEGIN
         || rpad(left(coalesce(v_parts[3], ''), 6), 6, '0') || v_parts[4])::timestamptz;
     IF substr(coalesce(v_parts[3], ''), 7) ~ '[1-9]' THEN
         v_time := v_time + interval '1 microsecond';
+    END IF;
+    IF v_time < '0001-01-01 00:00:00+00' OR v_time >= '10000-01-01 00:00:00+00' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'datetime_field_overflow',
+            MESSAGE = 'a time is not between the years 1 and 9999 in UTC';
     END IF;
     RETURN v_time;
 END
@@ -679,7 +684,8 @@ BEGIN
     END IF;
     PERFORM flow_raise_transition(NEW.run_id, coalesce(
         flow_event_refusal(NEW.event_type, NEW.subject_id, NEW.due_at IS NOT NULL, NEW.payload),
-        'an event needs a sequence from 1, an event id, a time and a transaction id'));
+        'an event needs a sequence from 1, an event id, a transaction id, and times of the years 1 '
+        'to 9999'));
     RETURN NULL;
 END
 $$;
@@ -2206,7 +2212,11 @@ CREATE TRIGGER flow_events_guard
     BEFORE INSERT ON flow_events
     FOR EACH ROW
     WHEN (NEW.run_id IS NULL OR NEW.sequence IS NULL OR NEW.sequence < 1 OR NEW.event_id IS NULL
-          OR NEW.recorded_at IS NULL OR NEW.transaction_id IS NULL OR NEW.schema_version < 1
+          OR NEW.transaction_id IS NULL OR NEW.schema_version < 1 OR NEW.recorded_at IS NULL
+          -- beyond these years drivers have no times
+          OR NEW.recorded_at < '0001-01-01 00:00:00+00'
+          OR NEW.recorded_at >= '10000-01-01 00:00:00+00'
+          OR NEW.due_at < '0001-01-01 00:00:00+00' OR NEW.due_at >= '10000-01-01 00:00:00+00'
           OR NEW.event_type IS NULL OR octet_length(NEW.event_type) NOT BETWEEN 1 AND 200
           OR (NEW.subject_id IS NULL AND NOT starts_with(NEW.event_type, 'run_'))
           OR octet_length(NEW.subject_id) > 2048 OR btrim(NEW.subject_id) = ''

@@ -6,7 +6,11 @@ CREATE TRIGGER flow_events_guard
     BEFORE INSERT ON flow_events
     FOR EACH ROW
     WHEN (NEW.run_id IS NULL OR NEW.sequence IS NULL OR NEW.sequence < 1 OR NEW.event_id IS NULL
-          OR NEW.recorded_at IS NULL OR NEW.transaction_id IS NULL OR NEW.schema_version < 1
+          OR NEW.transaction_id IS NULL OR NEW.schema_version < 1 OR NEW.recorded_at IS NULL
+          -- beyond these years drivers have no times
+          OR NEW.recorded_at < '0001-01-01 00:00:00+00'
+          OR NEW.recorded_at >= '10000-01-01 00:00:00+00'
+          OR NEW.due_at < '0001-01-01 00:00:00+00' OR NEW.due_at >= '10000-01-01 00:00:00+00'
           OR NEW.event_type IS NULL OR octet_length(NEW.event_type) NOT BETWEEN 1 AND 200
           OR (NEW.subject_id IS NULL AND NOT starts_with(NEW.event_type, 'run_'))
           OR octet_length(NEW.subject_id) > 2048 OR btrim(NEW.subject_id) = ''

@@ -175,6 +175,26 @@ def test_rows_of_the_wrong_shape_are_refused_without_being_shown(db: Database) -
         assert "secret" not in str(caught.value), column
 
 
+@pytest.mark.parametrize("time", ["infinity", "-infinity", "10000-01-01 00:00+00", "0001-01-01 BC"])
+def test_times_that_no_reader_can_take_are_refused(db: Database, time: str) -> None:
+    begin(db)
+    assert refused(db, "r", 3, "wait_created", "w", time).sqlstate == "WF009"
+    with pytest.raises(psycopg.Error) as caught:
+        db.rows(
+            "INSERT INTO flow_events (run_id, sequence, event_id, event_type, subject_id, payload,"
+            " recorded_at) VALUES ('r', 3, gen_random_uuid(), 'x', 'x', '{}', %s)",
+            time,
+        )
+    assert caught.value.sqlstate == "WF009"
+
+
+def test_the_last_times_there_are_may_be_written_and_read(db: Database) -> None:
+    begin(db)
+    for sequence, time in enumerate(("0001-01-01 00:00+00", "9999-12-31 23:59:59.999999+00"), 3):
+        insert(db, "r", sequence, "wait_created", str(sequence), time)
+    assert len(db.rows("SELECT due_at FROM flow_open_suspensions()")) == 2
+
+
 def test_a_token_that_is_taken_is_refused_without_being_shown(db: Database) -> None:
     begin(db, "r")
     begin(db, "s")

@@ -1,6 +1,6 @@
 """Cancelling, terminating, progress and links: recorded once, and only while the run lives."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -263,6 +263,12 @@ async def test_a_reason_that_is_not_text_is_refused(store: FlowEventStore, reaso
 
 async def test_a_deadline_without_a_zone_is_refused(store: FlowEventStore) -> None:
     await running(store)
+    beyond = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
+    with pytest.raises(InvalidArgument):
+        await store.terminate_for_timeout("r", beyond)
+    for moment in (beyond, datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))):
+        with pytest.raises(InvalidArgument):
+            await store.list_due_wakeups(as_of=moment)
     naive = DEADLINE.replace(tzinfo=None)
     with pytest.raises(InvalidArgument, match="zone"):
         await store.terminate_for_timeout("r", naive)

@@ -95,6 +95,17 @@ def test_a_server_that_goes_away_is_unavailable(sqlstate: str) -> None:
     assert isinstance(translated(error(sqlstate)), StoreUnavailable)
 
 
+@pytest.mark.parametrize("sqlstate", ["25006", "53100", "53200", "53300"])
+def test_a_server_that_cannot_do_it_now_is_said_to_have_done_nothing(sqlstate: str) -> None:
+    assert "did nothing" in str(translated(error(sqlstate)))
+
+
+def test_a_transaction_that_may_not_write_is_named_as_the_cause() -> None:
+    found = translated(error("25006"), enlisted=True)
+    assert not isinstance(found, StoreUnavailable)  # repeating it would not help
+    assert "read-only" in str(found)
+
+
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01", "55P03", "57014"])
 def test_what_may_be_repeated_says_what_to_repeat(sqlstate: str) -> None:
     assert "repeat the call" in str(translated(error(sqlstate)))

@@ -13,7 +13,8 @@ BEGIN
     END IF;
     PERFORM flow_raise_transition(NEW.run_id, coalesce(
         flow_event_refusal(NEW.event_type, NEW.subject_id, NEW.due_at IS NOT NULL, NEW.payload),
-        'an event needs a sequence from 1, an event id, a time and a transaction id'));
+        'an event needs a sequence from 1, an event id, a transaction id, and times of the years 1 '
+        'to 9999'));
     RETURN NULL;
 END
 $$;

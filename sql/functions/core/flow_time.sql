@@ -4,7 +4,7 @@
 --                                   a large float would round)
 --   flow_deadline(text)             RFC 3339 text to timestamptz, rounded UP to microseconds, so
 --                                   that a wait is never early
--- Arguments: as named. Locks: none. SQLSTATEs: 22007 when a text is not RFC 3339.
+-- Arguments: as named. Locks: none. SQLSTATEs: 22007, 22008 when a text is not RFC 3339.
 -- Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed there.
 CREATE FUNCTION flow_time_text(p_time timestamptz) RETURNS text
@@ -37,6 +37,11 @@ BEGIN
         || rpad(left(coalesce(v_parts[3], ''), 6), 6, '0') || v_parts[4])::timestamptz;
     IF substr(coalesce(v_parts[3], ''), 7) ~ '[1-9]' THEN
         v_time := v_time + interval '1 microsecond';
+    END IF;
+    IF v_time < '0001-01-01 00:00:00+00' OR v_time >= '10000-01-01 00:00:00+00' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'datetime_field_overflow',
+            MESSAGE = 'a time is not between the years 1 and 9999 in UTC';
     END IF;
     RETURN v_time;
 END
