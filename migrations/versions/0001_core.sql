@@ -3273,6 +3273,9 @@ SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_requests flow_start_request[];
+    -- the runs of a batch are often of one workflow: its spec is looked into once
+    v_first_spec text := CASE WHEN NOT p_shielded THEN (p_runs -> 0 -> 'spec')::text END;
+    v_first_reason text := flow_spec_refusal(v_first_spec::json);
 BEGIN
     SELECT array_agg(ROW(q.ordinal, q.run_id, q.spec, q.input, q.queue, p.payload,
                CASE
@@ -3312,7 +3315,8 @@ BEGIN
       ) AS q
      CROSS JOIN LATERAL (
         SELECT '{"spec":' || q.spec || ',"input":' || q.input || '}' AS payload,
-               flow_spec_refusal(q.spec) AS reason,
+               CASE WHEN q.spec::text = v_first_spec THEN v_first_reason
+                    ELSE flow_spec_refusal(q.spec) END AS reason,
                flow_json_refusal(q.input) AS input_reason OFFSET 0) AS p;
     RETURN coalesce(v_requests, '{}');
 END
