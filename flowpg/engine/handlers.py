@@ -150,9 +150,18 @@ class StepHandlers:
             return await run_step(invocation)
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(
+        future = loop.run_in_executor(
             self._executor(), context.run, _in_thread, run_step, invocation
         )
+        try:
+            result = await future
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if future.cancelled() and not (task is not None and task.cancelling()):
+                raise EngineFault(
+                    f"step {invocation.step_id!r} did not begin: the engine was closed"
+                ) from None
+            raise
         if isinstance(result, _Raised):
             raise result.error
         return await result if inspect.isawaitable(result) else result

@@ -1,6 +1,7 @@
 """Whatever user code raises, the run gets an outcome: no drive waits for ever, no loop dies."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 from flowpg.engine.errortext import describe
-from flowpg.errors import RetryLater
+from flowpg.engine.flow_engine import FlowEngine
+from flowpg.errors import EngineFault, RetryLater
 from flowpg.model.commands import Decision
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
+from flowpg.store.memory import InMemoryEventStore
 from tests.engine.support import SPEC, EngineStore, Script, one_step
 
 
@@ -114,6 +117,34 @@ async def test_an_interrupt_that_a_plain_step_raises_itself_does_not_end_the_pro
     async with asyncio.timeout(20):
         await engine.start_with_id("r", SPEC)
     assert "KeyboardInterrupt" in str((await engine.snapshot("r")).error)
+
+
+async def test_a_step_that_waits_for_a_thread_when_the_engine_closes_has_not_failed() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    class Plain:
+        def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
+            ctx = invocation.context()
+            if not (ctx.step_completed("a") and ctx.step_completed("b")):
+                return ctx.schedule_steps(
+                    [ctx.step(name, "work", retry=RetryPolicy.none()) for name in "ab"]
+                )
+            return ctx.complete()
+
+        def run_step(self, invocation: StepInvocation) -> Any:
+            begun.set()
+            ended.wait(20)
+
+    store = InMemoryEventStore()
+    engine = FlowEngine.builder(Plain()).with_store(store).with_step_threads(1).build()
+    driving = asyncio.ensure_future(engine.start_with_id("r", SPEC))
+    await asyncio.to_thread(begun.wait, 20)
+    await engine.close()
+    ended.set()
+    with pytest.raises(EngineFault, match="step 'b' did not begin"):
+        await driving
+    other = FlowEngine.builder(Plain()).with_store(store).build()
+    assert (await other.drive("r")).status is RunStatus.COMPLETED
 
 
 @raised
