@@ -125,5 +125,9 @@ def _take(
     task.epoch = run.lease_epoch
     task.lease_owner = owner
     task.lease_expires_at = until
-    task.attempts += claimed
-    return RunLease(run.run_id, task.epoch, task.wakes, run.head, now, task.task_id, task.attempts)
+    lease = RunLease(run.run_id, task.epoch, task.wakes, run.head, now)
+    if claimed:
+        # Only a claim counts as an attempt, and tells of attempts: acquiring asks for no task.
+        task.attempts += 1
+        lease.task_id, lease.attempts = task.task_id, task.attempts
+    return lease

@@ -6,7 +6,7 @@ from types import ModuleType
 import psycopg
 import pytest
 
-from flowpg.postgres import reads, verbs
+from flowpg.postgres import fleet_verbs, reads, task_verbs, verbs
 from flowpg.postgres.calls import (
     Call,
     Function,
@@ -26,7 +26,9 @@ def functions(module: ModuleType) -> list[Function]:
 
 
 @pytest.mark.parametrize(
-    "function", functions(verbs) + functions(reads), ids=lambda function: function.name
+    "function",
+    [*functions(verbs), *functions(reads), *functions(fleet_verbs), *functions(task_verbs)],
+    ids=lambda function: function.name,
 )
 def test_every_function_takes_and_gives_what_its_call_says(
     function: Function, direct_dsn: str

@@ -162,7 +162,7 @@ async def test_a_lease_can_be_acquired_by_name(store: FlowEventStore) -> None:
     await running(store)
     lease = await store.acquire_run("r", "me", MINUTE)
     assert lease is not None
-    assert (lease.run_id, lease.head_sequence) == ("r", 2)
+    assert (lease.run_id, lease.head_sequence, lease.attempts) == ("r", 2, 0)
     assert await claim(store, owner="other") == []
     assert await store.acquire_run("r", "other", MINUTE) is None
 
