@@ -1317,22 +1317,21 @@ DECLARE
     v_queue text := coalesce(p_queue, '');
     v_priority smallint := -32768;
     v_build text := '';
-    v_first boolean := true;
+    v_beyond timestamptz := '-infinity';
 BEGIN
     LOOP
         SELECT t.queue, t.priority, t.runtime_build INTO v_lane
           FROM flow_tasks AS t
          WHERE t.lease_owner IS NULL
-           AND (t.queue, t.priority, t.runtime_build) >= (v_queue, v_priority, v_build)
-           AND (v_first
-                OR (t.queue, t.priority, t.runtime_build) > (v_queue, v_priority, v_build))
+           AND (t.queue, t.priority, t.runtime_build, t.available_at)
+               > (v_queue, v_priority, v_build, v_beyond)
          ORDER BY t.queue, t.priority, t.runtime_build, t.available_at, t.task_id
          LIMIT 1;
         EXIT WHEN NOT FOUND OR v_lane.queue <> p_queue;
         v_queue := v_lane.queue;
         v_priority := v_lane.priority;
         v_build := v_lane.runtime_build;
-        v_first := false;
+        v_beyond := 'infinity';  -- the end of this lane
         PERFORM FROM flow_lanes AS l
           WHERE l.queue = v_queue AND l.priority = v_priority AND l.runtime_build = v_build;
         IF NOT FOUND THEN

@@ -43,6 +43,17 @@ WRITES = [
     "flow_claim_tasks('queue-1', 50, 'me', '1 minute')",
     "flow_claim_tasks('queue-2', 1, 'me', '1 minute')",
     "flow_claim_tasks('no such queue', 50, 'me', '1 minute')",
+    """flow_claim_tasks('{queue-0,queue-1,queue-2}'::text[], 50, 'me', '1 minute', '{build-1}',
+       p_workflows => '{workflow-7}', p_kinds => null)""",
+    """flow_heartbeat('[{"task_id":2,"epoch":0},{"task_id":7,"epoch":0}]', '1 minute')""",
+    """flow_complete_tasks('[{"task_id":1,"epoch":0,"ok":true}]')""",
+    """flow_release_tasks('[{"task_id":2,"epoch":0},{"task_id":4,"epoch":0}]')""",
+    "flow_requeue_expired(50)",
+    "flow_dead_letter(2, 0, 'why')",
+    "flow_redrive(p_queue => 'queue-1')",
+    """flow_enqueue_task('resume_hook', '{"hook_id":"h"}', p_run_id => 'run-50',
+       p_dedupe_mode => 'keep_latest')""",
+    "flow_enqueue_task('drive_run', p_run_id => 'run-50')",
     "flow_acquire_run('run-50', 'me', '1 minute')",
     """flow_heartbeat('[{"run_id":"run-50","epoch":0},{"run_id":"run-2","epoch":0}]', '1 min')""",
     "flow_release_run('run-50', 0, 1)",
@@ -74,6 +85,7 @@ WRITES = [
 CALLS = READS + WRITES
 
 TABLES = {"flow_events", "flow_runs", "flow_active_hooks", "scheduled_wakeups", "flow_tasks"}
+TABLES |= {"flow_dead_letters", "flow_lanes", "flow_marks"}
 MOST_ROWS = 3000
 """No scan reads more rows than three full pages."""
 
