@@ -5715,27 +5715,33 @@ BEGIN
         PERFORM flow_raise_argument('p_leases', 'it must be an array of {"run_id", "epoch"}');
     END;
     WITH mine AS MATERIALIZED (
-        SELECT t.task_id
+        -- one lookup a lease: as a join it is planned, while the table is small, to compare every
+        -- task with every lease
+        SELECT o.task_id
           FROM unnest(v_runs, v_epochs) AS l (run_id, epoch)
-          JOIN flow_tasks AS t ON t.run_id = l.run_id AND t.kind = 'drive_run'
-         WHERE t.epoch = l.epoch AND t.lease_owner IS NOT NULL
-           FOR UPDATE OF t SKIP LOCKED
+         CROSS JOIN LATERAL (
+                SELECT t.task_id
+                  FROM flow_tasks AS t
+                 WHERE t.run_id = l.run_id AND t.kind = 'drive_run'
+                   AND t.epoch = l.epoch AND t.lease_owner IS NOT NULL
+                   FOR UPDATE SKIP LOCKED) AS o
     )
     UPDATE flow_tasks AS t
        SET lease_expires_at = v_until
-      FROM mine AS m
-     WHERE t.task_id = m.task_id;
+     WHERE t.task_id = ANY (ARRAY(SELECT m.task_id FROM mine AS m));
     WITH mine AS MATERIALIZED (
-        SELECT t.task_id
+        SELECT o.task_id
           FROM unnest(v_tasks, v_epochs) AS l (task_id, epoch)
-          JOIN flow_tasks AS t ON t.task_id = l.task_id AND t.kind <> 'drive_run'
-         WHERE t.epoch = l.epoch AND t.lease_owner IS NOT NULL
-           FOR UPDATE OF t SKIP LOCKED
+         CROSS JOIN LATERAL (
+                SELECT t.task_id
+                  FROM flow_tasks AS t
+                 WHERE t.task_id = l.task_id AND t.kind <> 'drive_run'
+                   AND t.epoch = l.epoch AND t.lease_owner IS NOT NULL
+                   FOR UPDATE SKIP LOCKED) AS o
     )
     UPDATE flow_tasks AS t
        SET lease_expires_at = v_until
-      FROM mine AS m
-     WHERE t.task_id = m.task_id;
+     WHERE t.task_id = ANY (ARRAY(SELECT m.task_id FROM mine AS m));
     RETURN QUERY
     SELECT l.run_id, coalesce(t.epoch = l.epoch AND t.lease_owner IS NOT NULL, false),
            coalesce(t.wakes, 0), coalesce(r.head_sequence, 0), coalesce(l.task_id, t.task_id)
