@@ -22,7 +22,8 @@
     ├── EngineFault                 this process cannot drive the run; another may
     │   ├── UnknownWorkflow         no workflow of this name is registered here
     │   ├── UnknownStep             no step of this name is registered here
-    │   └── RuntimeBuildUnavailable the run is pinned to another build
+    │   ├── RuntimeBuildUnavailable the run is pinned to another build
+    │   └── RuntimeBuildRouteNotFound no route leads to workers of a build
     ├── StepError                   raised by step code to steer its retries
     │   ├── NonRetryable            do not try again
     │   └── RetryLater              try again after a given delay
@@ -243,6 +244,15 @@ class RuntimeBuildUnavailable(EngineFault):
         self.run_id = run_id
         self.required = required
         self.current = current
+
+
+class RuntimeBuildRouteNotFound(EngineFault):
+    """A router has no route for the build that a run needs. Nothing was dispatched."""
+
+    def __init__(self, required: str | None) -> None:
+        what = "runs without a build" if required is None else f"build {required!r}"
+        super().__init__(f"no route leads to workers of {what}; nothing was dispatched")
+        self.required = required
 
 
 class StepError(FlowError):

@@ -18,6 +18,7 @@ LEASE = 5.0
 LOSING_STALL = LEASE / 2
 """A process that stands still for so long may have lost its leases: beats come three a lease."""
 _READY_SECONDS = 60
+_TRIES = 5
 _EXIT_SECONDS = 60
 
 
@@ -76,6 +77,13 @@ class Place:
         lives = process is not None and process.returncode is None and self._ready.is_set()
         return lives and not self._stalled and self.name not in self._expected
 
+    @property
+    def empty(self) -> bool:
+        """Whether no process is here, and none is about to be."""
+        process = self._process
+        ended = process is not None and process.returncode is not None
+        return ended and self.name not in self._expected
+
     async def start(self) -> None:
         """Start the next process, if there is none."""
         if self._process is not None and self._process.returncode is None:
@@ -99,8 +107,23 @@ class Place:
         self._reading = asyncio.ensure_future(self._read(self._process, self.name, self._ready))
 
     async def until_ready(self) -> None:
-        """Wait until the process that was started serves; SIGTERM before that is no order yet."""
-        await asyncio.wait_for(self._ready.wait(), _READY_SECONDS)
+        """Wait until a worker serves; one that could not begin, the server being away, is started
+        again."""
+        for _ in range(_TRIES):
+            process, ready = self._process, self._ready
+            assert process is not None
+            waits = {asyncio.ensure_future(process.wait()), asyncio.ensure_future(ready.wait())}
+            try:
+                async with asyncio.timeout(_READY_SECONDS):
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            if ready.is_set():
+                return
+            await self.start()
+        said = (self._logs / f"{self.name}.log").read_text(errors="replace")
+        raise AssertionError(f"no worker could begin: {said[-2000:]}")
 
     def kill(self) -> None:
         """SIGKILL, and no goodbye."""
@@ -179,5 +202,7 @@ class Place:
                 if b"worker on queue" in line:
                     ready.set()
         code = await process.wait()
-        if name not in self._expected:
+        if not ready.is_set():
+            self._journal.faults["could not begin"] += 1
+        elif name not in self._expected:
             self._journal.died.append(f"{name} ended by itself with {code}")

@@ -60,12 +60,16 @@ class Load:
                         if info.status.terminal:
                             open_runs.discard(run_id)
                     await asyncio.sleep(_LOOK_AGAIN)
-        for task in self._clients:
-            task.cancel()
-        for result in await asyncio.gather(*self._clients, return_exceptions=True):
+        for result in await self.close():
             if isinstance(result, Exception):
                 raise result
         return sorted(open_runs)
+
+    async def close(self) -> list[BaseException | None]:
+        """Send the clients home; returns how each of them ended."""
+        for task in self._clients:
+            task.cancel()
+        return await asyncio.gather(*self._clients, return_exceptions=True)
 
     # -- clients --------------------------------------------------------------------------------
 

@@ -103,6 +103,7 @@ class Storm:
             report.deadlocks = self._deadlocks() - deadlocks
             return report
         finally:
+            await load.close()
             for task in self._background:
                 task.cancel()
             await asyncio.gather(*self._background, return_exceptions=True)
@@ -132,6 +133,9 @@ class Storm:
     async def _faults(self, end: float) -> None:
         while time.monotonic() < end:
             await asyncio.sleep(self.random.uniform(*_FAULT_EVERY))
+            for place in self._places:
+                if place.empty:
+                    self._later(place.start())
             ready = [place for place in self._places if place.ready]
             if not ready:
                 continue

@@ -1,0 +1,142 @@
+"""A worker of tasks: claims those that carry out a verb, does what they say, and says how it went.
+
+One runs beside each worker of runs. Every verb may be carried out twice, so a task whose worker was
+lost is simply claimed again; only the first to commit names what it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from flowpg.engine.flow_engine import FlowEngine
+from flowpg.errors import FlowError, InvalidArgument, StoreError, StoreUnavailable
+from flowpg.fleet.pacing import Pace
+from flowpg.fleet.registry import known
+from flowpg.fleet.tasks import VERB_KINDS, FlowTaskOutcome, carry_out, read_task, retryable
+from flowpg.model.arguments import check_limit, check_queue
+from flowpg.model.records import Capabilities
+from flowpg.postgres.task_verbs import TaskDone, TaskRow, claim_tasks, complete_tasks, release_tasks
+from flowpg.store.postgres import PostgresEventStore
+
+logger = logging.getLogger("flowpg.fleet.tasks")
+
+Observer = Callable[[FlowTaskOutcome], None]
+
+
+class FlowTaskWorker:
+    """Carries out tasks of ``queue`` (default: the engine's), at most ``limit`` at a time.
+
+    ``poll`` is the longest pause between two looks at an empty queue, unless ``look`` is called.
+    ``on_outcome`` is told what each task did.
+    """
+
+    def __init__(
+        self,
+        engine: FlowEngine,
+        queue: str | None = None,
+        *,
+        limit: int = 50,
+        poll: timedelta = timedelta(seconds=5),
+        max_crashes: int = 3,
+        on_outcome: Observer | None = None,
+    ) -> None:
+        if not isinstance(engine.store, PostgresEventStore):
+            raise InvalidArgument("tasks need an engine on PostgreSQL")
+        if poll <= timedelta(0):
+            raise InvalidArgument("the poll interval must be positive")
+        self._engine = engine
+        self._store = engine.store
+        self._queue = check_queue(engine.options.queue if queue is None else queue)
+        self._limit = check_limit(limit)
+        self._max_crashes = max_crashes
+        self._on_outcome = on_outcome
+        self._pace = Pace(min(0.05, poll.total_seconds()), poll.total_seconds())
+        self._stopping = False
+        self._news = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until ``stop`` is called; while the database is unavailable, wait. Any other
+        StoreError is raised."""
+        while not self._stopping:
+            self._news.clear()
+            try:
+                self._pace.found(busy=await self.run_once() > 0)
+            except StoreUnavailable as error:
+                self._pace.failed()
+                logger.warning("the database is unavailable (%s); trying again", error)
+            if not self._stopping:
+                try:
+                    async with asyncio.timeout(self._pace.seconds()):
+                        await self._news.wait()
+                except TimeoutError:
+                    pass
+
+    def look(self) -> None:
+        """There may be tasks: look now."""
+        self._news.set()
+
+    def stop(self) -> None:
+        """Claim nothing more; ``run`` ends when what was claimed is done."""
+        self._stopping = True
+        self._news.set()
+
+    async def run_once(self) -> int:
+        """Claim once and carry out what was claimed; returns how many tasks that were."""
+        options = self._engine.options
+        may = Capabilities(
+            options.runtime_builds,
+            options.accept_unpinned,
+            known(self._engine.runtime, "workflows"),
+            self._max_crashes,
+        )
+        rows = await self._store.call(
+            claim_tasks(
+                *(self._queue, self._limit, self._engine.owner, options.lease, may, VERB_KINDS)
+            )
+        )
+        if rows:
+            try:
+                done = await asyncio.gather(*map(self._one, rows))
+            except asyncio.CancelledError:
+                await self._give_back(rows)
+                raise
+            await self._store.call(complete_tasks(done))
+        return len(rows)
+
+    async def run_until_idle(self) -> int:
+        """``run_once`` until there is nothing to claim; returns how many tasks that were."""
+        total = 0
+        while claimed := await self.run_once():
+            total += claimed
+        return total
+
+    async def _one(self, row: TaskRow) -> TaskDone:
+        # Beyond its lease the answer would count for nothing.
+        lease = self._engine.options.lease / 2
+        bound = lease if row.timeout is None else min(lease, row.timeout)
+        try:
+            payload = {} if row.payload is None else json.loads(row.payload)
+            about = {} if row.run_id is None else {"run_id": row.run_id}
+            task = read_task({**payload, **about, "type": row.kind})
+            async with asyncio.timeout(bound.total_seconds()):
+                outcome = await carry_out(self._store, task)
+        except Exception as error:  # noqa: BLE001  one task must not end the others
+            # Errors of this project hold no token and no payload; of others only the type is said.
+            text = str(error) if isinstance(error, FlowError) else ""
+            said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            level = logging.WARNING if isinstance(error, FlowError) else logging.ERROR
+            logger.log(level, "task %d (%s) failed: %s", row.task_id, row.kind, said)
+            return TaskDone(row.task_id, row.epoch, said, dead=not retryable(error))
+        if self._on_outcome is not None:
+            self._on_outcome(outcome)
+        return TaskDone(row.task_id, row.epoch)
+
+    async def _give_back(self, rows: Sequence[TaskRow]) -> None:
+        try:
+            await asyncio.shield(self._store.call(release_tasks(rows)))
+        except StoreError as error:  # the leases then run out by themselves
+            logger.warning("%d tasks were not given back: %s", len(rows), error)

@@ -1,0 +1,158 @@
+"""The calls about tasks that carry out a verb later, and about who may still need a build."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from flowpg.model import jsontext
+from flowpg.model.arguments import check_lease, check_limit, check_queue
+from flowpg.model.ids import check_id
+from flowpg.model.records import Capabilities
+from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text, utc_or_none
+
+_ENQUEUE = Function(
+    "flow_enqueue_task",
+    (
+        *("text", "json", "text", "text", "smallint", "interval", "text", "interval", "integer"),
+        *("interval", "interval", "text", "integer", "boolean"),
+    ),
+    ("task_id", "enqueued"),
+)
+_CLAIM = Function(
+    "flow_claim_tasks",
+    ("text", "integer", "text", "interval", "text[]", "boolean", "text[]", "integer", "text[]"),
+    ("task_id", "kind", "run_id", "payload:text", "epoch", "attempts", "crashes", "timeout"),
+)
+_COMPLETE = Function("flow_complete_tasks", ("json",), ("task_id", "outcome", "dead_letter_id"))
+_RELEASE = Function("flow_release_tasks", ("json", "interval"), ("task_id", "released"))
+_USAGE = Function(
+    "flow_build_usage", (), ("runtime_build", "open_runs", "oldest_created_at", "live_workers")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A claimed task. ``epoch`` is its fence, ``attempts`` and ``crashes`` include this claim."""
+
+    task_id: int
+    kind: str
+    run_id: str | None
+    payload: str | None = field(repr=False)
+    epoch: int
+    attempts: int
+    crashes: int
+    timeout: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone:
+    """How a claimed task ended. ``error`` holds no token and no payload; ``dead`` says that no
+    retry can help."""
+
+    task_id: int
+    epoch: int
+    error: str | None = None
+    dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeBuildUsage:
+    """How many runs of a build are open, since when the oldest is, and how many live workers can
+    drive them."""
+
+    runtime_build: str
+    open_runs: int
+    oldest_created_at: datetime | None
+    live_workers: int
+
+    @property
+    def may_be_retired(self) -> bool:
+        """Whether no open run needs the build any more."""
+        return self.open_runs == 0
+
+
+def enqueue_task(
+    kind: str,
+    run_id: str | None,
+    payload: Mapping[str, Any] | None,
+    queue: str,
+    priority: int,
+    delay: timedelta,
+    options: Mapping[str, str | None],
+    token: str = "",
+) -> Call[tuple[int, bool]]:
+    """Make a task, or find the open one that takes it in; ``options`` are those of a policy."""
+    values = (
+        kind,
+        None if payload is None else jsontext.encode(dict(payload), f"a task {kind}"),
+        check_queue(queue),
+        run_id,
+        str(priority),
+        interval_text(delay),
+        *(options["dedupe_mode"], options["dedupe_ttl"], options["max_attempts"]),
+        *(options["retry_delay"], options["timeout"], options["concurrency_key"]),
+        *(options["max_stalled"], options["keep"]),
+    )
+    return Call(_ENQUEUE, values, lambda rows: (int(rows[0][0]), bool(rows[0][1])), token)
+
+
+def claim_tasks(
+    queue: str,
+    limit: int,
+    owner: str,
+    lease: timedelta,
+    may: Capabilities,
+    kinds: Sequence[str],
+) -> Call[list[TaskRow]]:
+    """Take the leases of tasks of these kinds."""
+    check_id(owner, "lease owner")
+    values = (
+        *(check_queue(queue), str(check_limit(limit)), owner, interval_text(check_lease(lease))),
+        None if may.builds is None else array_text(may.builds),
+        "true" if may.accept_unpinned else "false",
+        None if may.workflows is None else array_text(may.workflows),
+        str(may.max_crashes),
+        array_text(kinds),
+    )
+    return Call(_CLAIM, values, lambda rows: [TaskRow(*row) for row in rows])
+
+
+def complete_tasks(done: Sequence[TaskDone]) -> Call[list[str]]:
+    """Say how claimed tasks ended; the outcome of each, as ``flow_complete_tasks`` names it."""
+    items = [
+        {
+            "task_id": item.task_id,
+            "epoch": item.epoch,
+            "ok": item.error is None,
+            "error": item.error,
+            "dead": item.dead,
+        }
+        for item in done
+    ]
+    return Call(_COMPLETE, (json.dumps(items),), lambda rows: [str(row[1]) for row in rows])
+
+
+def release_tasks(rows: Sequence[TaskRow]) -> Call[None]:
+    """Give claimed tasks back unused."""
+    held = json.dumps([{"task_id": row.task_id, "epoch": row.epoch} for row in rows])
+    return Call(_RELEASE, (held, interval_text(timedelta(0))), _nothing)
+
+
+def build_usage() -> Call[list[RuntimeBuildUsage]]:
+    """Every build that open runs are pinned to or that live workers run."""
+
+    def read(rows: Sequence[Row]) -> list[RuntimeBuildUsage]:
+        return [
+            RuntimeBuildUsage(build, runs, utc_or_none(oldest), workers)
+            for build, runs, oldest, workers in rows
+        ]
+
+    return Call(_USAGE, (), read)
+
+
+def _nothing(rows: Sequence[Row]) -> None:
+    return None
