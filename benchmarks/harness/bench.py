@@ -100,7 +100,7 @@ class Bench:
             params=dict(params),
             peers=peers,
             limit=self._share(own, higher_is_better),
-            more=medians(own),
+            more={"settings": self.ours.settings, **medians(own)},
             versions=_versions(present),
             server=self.server.facts(),
             machine=describe(),

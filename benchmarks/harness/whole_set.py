@@ -18,7 +18,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 _BOTH = "absurd,dbos"
 SET: tuple[tuple[str, str, str], ...] = (
-    ("append, 50 runs a call", "append --repeats 3 --seconds 1", ""),
+    ("append, 50 runs a call", "append --batch 50,1,200 --connections 1,4 --seconds 0.7", ""),
     ("due scan of 500 among 10,000", "due-scan --rows 10000 --churn 0", ""),
     ("due scan of 500 among 1 million", "due-scan --rows 1000000 --repeats 1", ""),
     ("the same, old snapshot", "due-scan --rows 1000000 --repeats 1 --old-snapshot", ""),
@@ -30,7 +30,7 @@ SET: tuple[tuple[str, str, str], ...] = (
     ("start many", "start-many", _BOTH),
     ("workflows, 0 steps", "workflows --steps 0", _BOTH),
     ("workflows, 1 step", "workflows --steps 1", _BOTH),
-    ("workflows, 5 steps", "workflows --steps 5", _BOTH),
+    ("workflows, 5 steps", "workflows --steps 5 --repeats 2", _BOTH),
     ("workflows, 10 steps", "workflows --steps 10", _BOTH),
     ("the same, 2 workers", "workflows --steps 10 --workers 2", _BOTH),
     (
@@ -38,8 +38,8 @@ SET: tuple[tuple[str, str, str], ...] = (
         "workflows --steps 10 --sleep-ms 20 --in-flight 500 --repeats 2",
         "absurd",
     ),
-    ("latency of one step", "latency --runs 60 --repeats 2", _BOTH),
-    ("hook to the step after it", "hook-latency --runs 60 --repeats 2", _BOTH),
+    ("latency of one step", "latency --runs 30 --repeats 2", _BOTH),
+    ("hook to the step after it", "hook-latency --runs 40 --repeats 2", _BOTH),
     ("1,000 timers at once", "timers --runs 1000 --repeats 1", _BOTH),
     ("100 steps at once", "fan-out --steps 100 --repeats 2", _BOTH),
     ("1,000 steps in one run, last/first tenth", "long-run --steps 1000 --repeats 1", _BOTH),

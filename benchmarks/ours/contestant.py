@@ -22,8 +22,9 @@ from flowpg.model.records import StartRequest
 from flowpg.postgres.migrate import upgrade
 from flowpg.store.postgres import PostgresEventStore
 
-IN_FLIGHT = 500
-"""Runs at once in a worker when a question does not say: as many as the sleeping steps need."""
+IN_FLIGHT = 200
+"""Runs at once in a worker when a question does not say: enough for two full groups of appends on
+their way and as many being decided."""
 
 
 class OwnClient:
@@ -95,7 +96,7 @@ class FlowPg:
 
     name = "flowpg"
     packages = ("flowpg", "psycopg")
-    settings = "defaults"
+    settings = f"defaults, but for a worker's concurrency of {IN_FLIGHT}"
 
     def missing(self) -> str | None:
         """Nothing: it is always here."""
