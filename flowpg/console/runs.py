@@ -101,6 +101,8 @@ def show(run_id: RunArgument, dsn: DsnOption = None, schema: SchemaOption = DEFA
     _out.print(f"status    {row.status}, {row.head_sequence} events, queue {row.queue}")
     if row.blocked_reason:
         _out.print(f"blocked   {row.blocked_reason}", markup=False)
+    if row.waiting_for:
+        _out.print(f"waiting   {row.waiting_for}", markup=False)
     for item in waiting:
         until = f" until {item.due_at.isoformat()}" if item.due_at else ""
         _out.print(f"waits for {item.kind} {item.subject_id}{until}", markup=False)
@@ -200,5 +202,5 @@ def _cells(row: RunRow) -> tuple[Any, ...]:
         row.status,
         str(row.head_sequence),
         row.created_at.strftime("%Y-%m-%d %H:%M:%S"),
-        row.blocked_reason or "",
+        row.blocked_reason or row.waiting_for or "",
     )

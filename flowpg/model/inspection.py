@@ -30,7 +30,12 @@ class SuspensionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run as the list page shows it. Times are the database's."""
+    """One run as the list page shows it. Times are the database's.
+
+    ``blocked_reason`` is what the last worker said that could not go on. ``waiting_for`` is found
+    out at the moment of the call: why no live worker takes a run that has work to do (its queue is
+    paused, or none serves its queue, build or workflow); None in a store without a list of workers.
+    """
 
     run_id: str
     workflow_name: str
@@ -43,6 +48,7 @@ class RunRow:
     created_at: datetime
     updated_at: datetime
     ended_at: datetime | None
+    waiting_for: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

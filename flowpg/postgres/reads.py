@@ -36,6 +36,7 @@ _RUN = (
     "created_at",
     "updated_at",
     "ended_at",
+    "waiting_for",
 )
 
 _LOAD_RUNS = Function(
@@ -231,7 +232,7 @@ def _history(run_id: str, events: str) -> list[FlowEventEnvelope]:
 
 
 def _run_row(row: Row) -> RunRow:
-    run_id, name, version, build, queue, status, head, blocked, created, updated, ended = row
+    run_id, name, version, build, queue, status, head, blocked, created, updated, ended, waits = row
     return RunRow(
         run_id=run_id,
         workflow_name=name,
@@ -244,6 +245,7 @@ def _run_row(row: Row) -> RunRow:
         created_at=utc(created),
         updated_at=utc(updated),
         ended_at=utc_or_none(ended),
+        waiting_for=waits,
     )
 
 

@@ -9,6 +9,7 @@ from flowpg.model.records import Append
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.projection import project
+from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
 from tests.store.conftest import Rig
 from tests.store.support import (
@@ -260,3 +261,12 @@ async def test_asking_for_an_unknown_run_by_id_is_not_found(store: FlowEventStor
         await store.history_page("nope")
     with pytest.raises(RunNotFound):
         await store.run_info("nope")
+
+
+async def test_a_run_that_no_worker_takes_says_so(postgres_store: PostgresEventStore) -> None:
+    await postgres_store.start(request())
+    assert (await postgres_store.run_info("r")).waiting_for == "no worker for queue default"
+    (row,) = await postgres_store.list_runs()
+    assert row.waiting_for == "no worker for queue default"
+    await leased(postgres_store)
+    assert (await postgres_store.run_info("r")).waiting_for is None
