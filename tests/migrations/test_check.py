@@ -142,6 +142,26 @@ def test_a_frozen_file_that_is_not_the_pinned_one_is_reported_before_anything_ru
     assert query(empty_database_dsn, "SELECT 1 FROM pg_namespace WHERE nspname = 'flowpg'") == []
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("TimeZone = 'Asia/Kathmandu'", "DateStyle = 'SQL, DMY'", "IntervalStyle = iso_8601"),
+        *("quote_all_identifiers = on", "standard_conforming_strings = off"),
+        *("extra_float_digits = 0", "bytea_output = escape"),
+    ],
+)
+def test_a_database_with_settings_of_its_own_can_be_migrated_and_verified(
+    empty_database_dsn: str, setting: str
+) -> None:
+    name = query(empty_database_dsn, "SELECT current_database()")[0][0]
+    query(empty_database_dsn, f'ALTER DATABASE "{name}" SET {setting}')
+    upgrade(empty_database_dsn)
+    verify(empty_database_dsn)
+    # Dollar quotes, which no setting changes.
+    statement = r"""SELECT flowpg.flow_json_get($${"a":"\u0000\\"}$$, 'a')::text"""
+    assert query(empty_database_dsn, statement) == [(r'"\u0000\\"',)]
+
+
 def test_a_check_inside_a_transaction_leaves_its_settings_alone(empty_database_dsn: str) -> None:
     upgrade(empty_database_dsn)
     with psycopg.connect(empty_database_dsn) as connection:
