@@ -327,7 +327,6 @@ RETURN strpos(p_text, '\u') > 0
 CREATE FUNCTION flow_json_shield(p_text text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
-SET standard_conforming_strings = on
 AS $$
 DECLARE
     v_text text := replace(replace(p_text, E'\x7f', E'\x7f1'), '\\', E'\x7f2');
@@ -352,7 +351,6 @@ RETURN replace(replace(replace(p_text, E'\x7f3', '\'), E'\x7f2', '\\'), E'\x7f1'
 CREATE FUNCTION flow_text_refuse_escape(p_value text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
-SET standard_conforming_strings = on
 AS $$
 BEGIN
     RAISE EXCEPTION USING
@@ -453,7 +451,6 @@ COMMENT ON FUNCTION flow_json_equal(json, json)
 CREATE FUNCTION flow_json_find_refusal(p_value json) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
-SET standard_conforming_strings = on
 AS $$
 DECLARE
     c_string CONSTANT text := '"(?:[^"\\]|\\.)*"';
@@ -577,7 +574,6 @@ RETURN p_time + (p_microseconds / 1000000) * interval '1 second'
 CREATE FUNCTION flow_deadline(p_text text) RETURNS timestamptz
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET standard_conforming_strings = on
 AS $$
 DECLARE
     v_parts text[] := regexp_match(p_text COLLATE "C",
@@ -820,6 +816,8 @@ CREATE TABLE flow_runs (
     updated_at timestamptz NOT NULL,
     ended_at timestamptz,
     dead_letter_id bigint,
+    priority smallint NOT NULL DEFAULT 0,
+    concurrency_key text COLLATE "C",
     CONSTRAINT flow_runs_pkey PRIMARY KEY (run_id),
     CONSTRAINT flow_runs_status_check CHECK (status IN (
         'pending', 'running', 'suspended', 'cancelling',
@@ -867,6 +865,9 @@ COMMENT ON COLUMN flow_runs.updated_at IS 'Time of the last event.';
 COMMENT ON COLUMN flow_runs.ended_at IS 'Time of the terminal event; null while the run is open.';
 COMMENT ON COLUMN flow_runs.dead_letter_id
     IS 'Dead letter of its drive task: until that is redriven, nothing wakes the run.';
+COMMENT ON COLUMN flow_runs.priority IS 'Priority of its drive tasks; smaller is claimed first.';
+COMMENT ON COLUMN flow_runs.concurrency_key
+    IS 'Runs of one key in one queue share its limit of leases.';
 
 -- sql/tables/flow_active_hooks.sql
 -- flow_active_hooks: the hooks that can still be resumed; a row goes when its hook is resolved, or
@@ -1260,10 +1261,10 @@ COMMENT ON COLUMN flow_workers.beat_every
 
 -- sql/functions/queue/flow_add_lanes.sql
 -- flow_add_lanes: trigger of flow_tasks: makes the lanes of new tasks known, and lowers the mark of
--- a lane that gets a task from before it.
+-- a lane that gets a task from before it. flow_move_lane does so for a task that is moved.
 -- A lane that another transaction is moving right now is not lowered: the sweep of a claim finds
 -- what that leaves out. So nobody waits here.
--- Locks: rows of flow_lanes, only when free. SQLSTATEs: none. Callers: the trigger.
+-- Locks: rows of flow_lanes, only when free. SQLSTATEs: none. Callers: the triggers.
 CREATE FUNCTION flow_add_lanes() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -1284,33 +1285,64 @@ BEGIN
                    AND f.runtime_build = n.runtime_build) AS k ON true
          WHERE k.low_water IS NULL OR k.low_water > n.earliest
     LOOP
-        IF v_lane.low_water IS NULL THEN
-            INSERT INTO flow_lanes (queue, priority, runtime_build)
-            VALUES (v_lane.queue, v_lane.priority, v_lane.runtime_build);
-        ELSE
-            UPDATE flow_lanes AS l
-               SET low_water = v_lane.earliest
-              FROM (SELECT f.lane_id FROM flow_lanes AS f
-                     WHERE f.queue = v_lane.queue AND f.priority = v_lane.priority
-                       AND f.runtime_build = v_lane.runtime_build
-                       AND f.low_water > v_lane.earliest
-                       FOR UPDATE SKIP LOCKED) AS free
-             WHERE l.lane_id = free.lane_id;
-        END IF;
+        PERFORM flow_open_lane(v_lane.queue, v_lane.priority, v_lane.runtime_build,
+                               v_lane.earliest, v_lane.low_water);
     END LOOP;
     RETURN NULL;
 END
 $$;
 
+CREATE FUNCTION flow_move_lane() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+BEGIN
+    PERFORM flow_open_lane(NEW.queue, NEW.priority, NEW.runtime_build, NEW.available_at, (
+        SELECT min(f.low_water) FROM flow_lanes AS f
+         WHERE f.queue = NEW.queue AND f.priority = NEW.priority
+           AND f.runtime_build = NEW.runtime_build));
+    RETURN NULL;
+END
+$$;
+
+-- Adds a lane that is not known (p_low_water is null), or lowers its mark to a time before it.
+CREATE FUNCTION flow_open_lane(
+    p_queue text, p_priority smallint, p_build text, p_earliest timestamptz, p_low_water timestamptz
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+BEGIN
+    IF p_low_water IS NULL THEN
+        INSERT INTO flow_lanes (queue, priority, runtime_build)
+        VALUES (p_queue, p_priority, p_build);
+    ELSIF p_low_water > p_earliest THEN
+        UPDATE flow_lanes AS l
+           SET low_water = p_earliest
+          FROM (SELECT f.lane_id FROM flow_lanes AS f
+                 WHERE f.queue = p_queue AND f.priority = p_priority
+                   AND f.runtime_build = p_build AND f.low_water > p_earliest
+                   FOR UPDATE SKIP LOCKED) AS free
+         WHERE l.lane_id = free.lane_id;
+    END IF;
+END
+$$;
+
 REVOKE EXECUTE ON FUNCTION flow_add_lanes() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_move_lane() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_open_lane(text, smallint, text, timestamptz, timestamptz)
+    FROM PUBLIC;
 COMMENT ON FUNCTION flow_add_lanes() IS 'Makes the lanes of new tasks known.';
+COMMENT ON FUNCTION flow_move_lane() IS 'Makes the lane known that a task was moved to.';
+COMMENT ON FUNCTION flow_open_lane(text, smallint, text, timestamptz, timestamptz)
+    IS 'Adds a lane that is not known, or lowers its mark.';
 
 -- sql/functions/queue/flow_find_lanes.sql
--- flow_find_lanes: adds the lanes that the index of tasks has and flow_lanes does not know.
---   flow_find_lanes(queue)   of one queue
---   flow_find_lanes()        of all, as the trigger of those who move tasks to another lane
--- Arguments: p_queue, or null for all. The index is read from lane to lane, not from task to task.
--- Locks: rows of flow_lanes, only when free. SQLSTATEs: none. Callers: internal, and the trigger.
+-- flow_find_lanes: adds the lanes of a queue that the index of tasks has and flow_lanes does not
+-- know. The index is read from lane to lane, not from task to task.
+-- Arguments: p_queue. Locks: none. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_find_lanes(p_queue text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -1318,7 +1350,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 AS $$
 DECLARE
     v_lane record;
-    v_queue text := coalesce(p_queue, '');
+    v_queue text := p_queue;
     v_priority smallint := -32768;
     v_build text := '';
     v_beyond timestamptz := '-infinity';
@@ -1346,26 +1378,8 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION flow_find_lanes() RETURNS trigger
-LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-AS $$
-BEGIN
-    PERFORM flow_find_lanes(NULL);
-    -- a moved task may be older than the mark of its new lane
-    UPDATE flow_lanes AS l
-       SET low_water = '-infinity'
-      FROM (SELECT f.lane_id FROM flow_lanes AS f
-             WHERE f.low_water > '-infinity' FOR UPDATE SKIP LOCKED) AS free
-     WHERE l.lane_id = free.lane_id;
-    RETURN NULL;
-END
-$$;
-
 REVOKE EXECUTE ON FUNCTION flow_find_lanes(text) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION flow_find_lanes() FROM PUBLIC;
 COMMENT ON FUNCTION flow_find_lanes(text) IS 'Adds the lanes of a queue that are not known yet.';
-COMMENT ON FUNCTION flow_find_lanes() IS 'Adds the lanes that tasks were moved to.';
 
 -- sql/triggers/flow_tasks_triggers.sql
 -- The triggers of flow_tasks: every new task makes its lane known, whoever inserts it; so does one
@@ -1373,10 +1387,9 @@ COMMENT ON FUNCTION flow_find_lanes() IS 'Adds the lanes that tasks were moved t
 CREATE TRIGGER flow_tasks_lanes
     AFTER INSERT ON flow_tasks REFERENCING NEW TABLE AS new_tasks
     FOR EACH STATEMENT EXECUTE FUNCTION flow_add_lanes();
--- (a trigger for certain columns cannot have a transition table)
 CREATE TRIGGER flow_tasks_moved
     AFTER UPDATE OF queue, priority, runtime_build ON flow_tasks
-    FOR EACH STATEMENT EXECUTE FUNCTION flow_find_lanes();
+    FOR EACH ROW EXECUTE FUNCTION flow_move_lane();
 
 -- sql/functions/queue/flow_move_marks.sql
 -- flow_move_marks: moves the marks of a queue's lanes and leases up to the first task and lease
@@ -2960,12 +2973,15 @@ DECLARE
 BEGIN
     WITH woken AS (
         INSERT INTO flow_tasks AS t
-            (queue, run_id, available_at, enqueued_at, runtime_build, workflow_name)
-        SELECT r.queue, r.run_id, v_now, v_now, coalesce(r.runtime_build, ''), r.workflow_name
+            (queue, run_id, available_at, enqueued_at, runtime_build, workflow_name, priority,
+             concurrency_key)
+        SELECT r.queue, r.run_id, v_now, v_now, coalesce(r.runtime_build, ''), r.workflow_name,
+               r.priority, r.concurrency_key
           FROM (SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
                  ORDER BY i.run_id) AS g
          CROSS JOIN LATERAL (
-                SELECT f.queue, f.run_id, f.runtime_build, f.workflow_name, f.dead_letter_id
+                SELECT f.queue, f.run_id, f.runtime_build, f.workflow_name, f.dead_letter_id,
+                       f.priority, f.concurrency_key
                   FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
          WHERE r.dead_letter_id IS NULL OR p_force
             ON CONFLICT (run_id) WHERE kind = 'drive_run' DO UPDATE
@@ -5942,6 +5958,43 @@ COMMENT ON FUNCTION flow_enqueue_task(text, json, text, text, smallint, interval
     integer, interval, interval, text, integer, boolean)
     IS 'Makes a task that carries out one verb later.';
 
+-- sql/functions/client/flow_set_run_priority.sql
+-- flow_set_run_priority: says when a run is taken before others, and with which it shares a limit.
+-- Call it in the transaction that starts the run, or at any time later.
+-- Arguments: p_run_id; p_priority of its drive tasks, smaller is claimed first; p_concurrency_key,
+--   runs of one key share flow_queues.max_per_key of their queue, null for none.
+-- Nothing is written to the history. A run that is at work is not interrupted.
+-- Returns whether the run is still open.
+-- Locks, in order: retention guard (shared), run lock, row, queue row.
+-- SQLSTATEs: WF001, WF010, WF013. Callers: client, worker.
+CREATE FUNCTION flow_set_run_priority(
+    p_run_id text, p_priority smallint DEFAULT 0::smallint, p_concurrency_key text DEFAULT NULL
+) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+DECLARE
+    v_status text;
+BEGIN
+    IF octet_length(p_concurrency_key) > 1024 OR btrim(p_concurrency_key) = '' THEN
+        PERFORM flow_raise_argument('p_concurrency_key', 'it must be 1 to 1024 bytes, not blank');
+    END IF;
+    SELECT o.status INTO v_status FROM flow_open_run(p_run_id, '{}') AS o;
+    UPDATE flow_runs AS r
+       SET priority = coalesce(p_priority, 0), concurrency_key = p_concurrency_key
+     WHERE r.run_id = p_run_id;
+    UPDATE flow_tasks AS t
+       SET priority = coalesce(p_priority, 0), concurrency_key = p_concurrency_key
+     WHERE t.run_id = p_run_id AND t.kind = 'drive_run';
+    RETURN NOT flow_is_terminal(v_status);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_set_run_priority(text, smallint, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_set_run_priority(text, smallint, text)
+    IS 'Says when a run is taken before others, and with which it shares a limit.';
+
 -- sql/functions/queue/flow_complete_tasks.sql
 -- flow_complete_tasks: says how tasks ended; for all kinds but drive_run, which is released.
 -- Arguments: p_done, a JSON array of {"task_id", "epoch", "ok", "error"?: text without tokens and
@@ -6617,7 +6670,7 @@ AS $$
         ('flow_force_cancel'), ('flow_terminate_for_timeout'),
         ('flow_terminate_for_host_shutdown'), ('flow_record_progress'),
         ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7'),
-        ('flow_enqueue_task'), ('flow_channel')
+        ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority')
     ), worker (name) AS (VALUES
         ('flow_append'), ('flow_append_many'), ('flow_claim_tasks'), ('flow_acquire_run'),
         ('flow_heartbeat'), ('flow_release_run'), ('flow_give_back'), ('flow_enqueue_due'),

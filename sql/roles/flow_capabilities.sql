@@ -23,7 +23,7 @@ AS $$
         ('flow_force_cancel'), ('flow_terminate_for_timeout'),
         ('flow_terminate_for_host_shutdown'), ('flow_record_progress'),
         ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7'),
-        ('flow_enqueue_task'), ('flow_channel')
+        ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority')
     ), worker (name) AS (VALUES
         ('flow_append'), ('flow_append_many'), ('flow_claim_tasks'), ('flow_acquire_run'),
         ('flow_heartbeat'), ('flow_release_run'), ('flow_give_back'), ('flow_enqueue_due'),

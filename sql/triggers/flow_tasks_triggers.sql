@@ -3,7 +3,6 @@
 CREATE TRIGGER flow_tasks_lanes
     AFTER INSERT ON flow_tasks REFERENCING NEW TABLE AS new_tasks
     FOR EACH STATEMENT EXECUTE FUNCTION flow_add_lanes();
--- (a trigger for certain columns cannot have a transition table)
 CREATE TRIGGER flow_tasks_moved
     AFTER UPDATE OF queue, priority, runtime_build ON flow_tasks
-    FOR EACH STATEMENT EXECUTE FUNCTION flow_find_lanes();
+    FOR EACH ROW EXECUTE FUNCTION flow_move_lane();

@@ -54,6 +54,7 @@ WRITES = [
     """flow_enqueue_task('resume_hook', '{"hook_id":"h"}', p_run_id => 'run-50',
        p_dedupe_mode => 'keep_latest')""",
     "flow_enqueue_task('drive_run', p_run_id => 'run-50')",
+    "flow_set_run_priority('run-50', 3::smallint, 'k')",
     "flow_acquire_run('run-50', 'me', '1 minute')",
     """flow_heartbeat('[{"run_id":"run-50","epoch":0},{"run_id":"run-2","epoch":0}]', '1 min')""",
     "flow_release_run('run-50', 0, 1)",

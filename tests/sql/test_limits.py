@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from psycopg.rows import DictRow
 
-from tests.sql.database import SPEC, Connection, Database
+from tests.sql.database import SPEC, Connection, Database, refused
 from tests.sql.fleet import claim, complete, enqueue, release, start
 
 
@@ -119,6 +119,27 @@ def test_a_claim_fills_its_limit_although_the_front_is_one_key(db: Database) -> 
     limit(db, max_per_key=2)
     assert len(claim(db, 5)) == 5
     assert len(claim(db, 5)) == 2
+
+
+def test_a_run_keeps_its_priority_and_key_from_task_to_task(db: Database) -> None:
+    start(db, "a", "b", "c")
+    for run_id in ("b", "c"):
+        call = "SELECT flow_set_run_priority(%s, -3::smallint, 'tenant')"
+        assert db.value(call, run_id) is True
+    limit(db, max_per_key=1)
+    claimed = claim(db)
+    assert [task["run_id"] for task in claimed] == ["b", "a"]
+    (answer,) = db.append({"run_id": "b", "epoch": 1, "release": 1, "events": []})
+    assert answer["released"]
+    assert [task["run_id"] for task in claim(db)] == ["c"]
+    db.rows("SELECT flow_wake_run('b')")
+    assert claim(db) == []
+    db.rows("SELECT flow_set_run_priority('b')")
+    assert [task["run_id"] for task in claim(db)] == ["b"]
+    db.rows("SELECT flow_force_cancel('b')")
+    assert db.value("SELECT flow_set_run_priority('b')") is False
+    assert refused(db, "SELECT flow_set_run_priority('none')")[0] == "WF001"
+    assert refused(db, "SELECT flow_set_run_priority('a', 1::smallint, ' ')")[0] == "WF010"
 
 
 # -- rate ----------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 -- flow_add_lanes: trigger of flow_tasks: makes the lanes of new tasks known, and lowers the mark of
--- a lane that gets a task from before it.
+-- a lane that gets a task from before it. flow_move_lane does so for a task that is moved.
 -- A lane that another transaction is moving right now is not lowered: the sweep of a claim finds
 -- what that leaves out. So nobody waits here.
--- Locks: rows of flow_lanes, only when free. SQLSTATEs: none. Callers: the trigger.
+-- Locks: rows of flow_lanes, only when free. SQLSTATEs: none. Callers: the triggers.
 CREATE FUNCTION flow_add_lanes() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -23,23 +23,56 @@ BEGIN
                    AND f.runtime_build = n.runtime_build) AS k ON true
          WHERE k.low_water IS NULL OR k.low_water > n.earliest
     LOOP
-        IF v_lane.low_water IS NULL THEN
-            INSERT INTO flow_lanes (queue, priority, runtime_build)
-            VALUES (v_lane.queue, v_lane.priority, v_lane.runtime_build);
-        ELSE
-            UPDATE flow_lanes AS l
-               SET low_water = v_lane.earliest
-              FROM (SELECT f.lane_id FROM flow_lanes AS f
-                     WHERE f.queue = v_lane.queue AND f.priority = v_lane.priority
-                       AND f.runtime_build = v_lane.runtime_build
-                       AND f.low_water > v_lane.earliest
-                       FOR UPDATE SKIP LOCKED) AS free
-             WHERE l.lane_id = free.lane_id;
-        END IF;
+        PERFORM flow_open_lane(v_lane.queue, v_lane.priority, v_lane.runtime_build,
+                               v_lane.earliest, v_lane.low_water);
     END LOOP;
     RETURN NULL;
 END
 $$;
 
+CREATE FUNCTION flow_move_lane() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+BEGIN
+    PERFORM flow_open_lane(NEW.queue, NEW.priority, NEW.runtime_build, NEW.available_at, (
+        SELECT min(f.low_water) FROM flow_lanes AS f
+         WHERE f.queue = NEW.queue AND f.priority = NEW.priority
+           AND f.runtime_build = NEW.runtime_build));
+    RETURN NULL;
+END
+$$;
+
+-- Adds a lane that is not known (p_low_water is null), or lowers its mark to a time before it.
+CREATE FUNCTION flow_open_lane(
+    p_queue text, p_priority smallint, p_build text, p_earliest timestamptz, p_low_water timestamptz
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+BEGIN
+    IF p_low_water IS NULL THEN
+        INSERT INTO flow_lanes (queue, priority, runtime_build)
+        VALUES (p_queue, p_priority, p_build);
+    ELSIF p_low_water > p_earliest THEN
+        UPDATE flow_lanes AS l
+           SET low_water = p_earliest
+          FROM (SELECT f.lane_id FROM flow_lanes AS f
+                 WHERE f.queue = p_queue AND f.priority = p_priority
+                   AND f.runtime_build = p_build AND f.low_water > p_earliest
+                   FOR UPDATE SKIP LOCKED) AS free
+         WHERE l.lane_id = free.lane_id;
+    END IF;
+END
+$$;
+
 REVOKE EXECUTE ON FUNCTION flow_add_lanes() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_move_lane() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_open_lane(text, smallint, text, timestamptz, timestamptz)
+    FROM PUBLIC;
 COMMENT ON FUNCTION flow_add_lanes() IS 'Makes the lanes of new tasks known.';
+COMMENT ON FUNCTION flow_move_lane() IS 'Makes the lane known that a task was moved to.';
+COMMENT ON FUNCTION flow_open_lane(text, smallint, text, timestamptz, timestamptz)
+    IS 'Adds a lane that is not known, or lowers its mark.';

@@ -16,12 +16,15 @@ DECLARE
 BEGIN
     WITH woken AS (
         INSERT INTO flow_tasks AS t
-            (queue, run_id, available_at, enqueued_at, runtime_build, workflow_name)
-        SELECT r.queue, r.run_id, v_now, v_now, coalesce(r.runtime_build, ''), r.workflow_name
+            (queue, run_id, available_at, enqueued_at, runtime_build, workflow_name, priority,
+             concurrency_key)
+        SELECT r.queue, r.run_id, v_now, v_now, coalesce(r.runtime_build, ''), r.workflow_name,
+               r.priority, r.concurrency_key
           FROM (SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
                  ORDER BY i.run_id) AS g
          CROSS JOIN LATERAL (
-                SELECT f.queue, f.run_id, f.runtime_build, f.workflow_name, f.dead_letter_id
+                SELECT f.queue, f.run_id, f.runtime_build, f.workflow_name, f.dead_letter_id,
+                       f.priority, f.concurrency_key
                   FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
          WHERE r.dead_letter_id IS NULL OR p_force
             ON CONFLICT (run_id) WHERE kind = 'drive_run' DO UPDATE

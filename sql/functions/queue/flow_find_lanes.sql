@@ -1,8 +1,6 @@
--- flow_find_lanes: adds the lanes that the index of tasks has and flow_lanes does not know.
---   flow_find_lanes(queue)   of one queue
---   flow_find_lanes()        of all, as the trigger of those who move tasks to another lane
--- Arguments: p_queue, or null for all. The index is read from lane to lane, not from task to task.
--- Locks: rows of flow_lanes, only when free. SQLSTATEs: none. Callers: internal, and the trigger.
+-- flow_find_lanes: adds the lanes of a queue that the index of tasks has and flow_lanes does not
+-- know. The index is read from lane to lane, not from task to task.
+-- Arguments: p_queue. Locks: none. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_find_lanes(p_queue text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -10,7 +8,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 AS $$
 DECLARE
     v_lane record;
-    v_queue text := coalesce(p_queue, '');
+    v_queue text := p_queue;
     v_priority smallint := -32768;
     v_build text := '';
     v_beyond timestamptz := '-infinity';
@@ -38,23 +36,5 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION flow_find_lanes() RETURNS trigger
-LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-AS $$
-BEGIN
-    PERFORM flow_find_lanes(NULL);
-    -- a moved task may be older than the mark of its new lane
-    UPDATE flow_lanes AS l
-       SET low_water = '-infinity'
-      FROM (SELECT f.lane_id FROM flow_lanes AS f
-             WHERE f.low_water > '-infinity' FOR UPDATE SKIP LOCKED) AS free
-     WHERE l.lane_id = free.lane_id;
-    RETURN NULL;
-END
-$$;
-
 REVOKE EXECUTE ON FUNCTION flow_find_lanes(text) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION flow_find_lanes() FROM PUBLIC;
 COMMENT ON FUNCTION flow_find_lanes(text) IS 'Adds the lanes of a queue that are not known yet.';
-COMMENT ON FUNCTION flow_find_lanes() IS 'Adds the lanes that tasks were moved to.';
