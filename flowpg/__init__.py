@@ -4,6 +4,7 @@ The names below are the public interface; docs/reference/api.md lists them. Ever
 change without notice.
 """
 
+from flowpg.authoring import FlowApp, Retry, hook
 from flowpg.client import FlowClient
 from flowpg.engine.builder import FlowEngineBuilder
 from flowpg.engine.flow_engine import FlowEngine
@@ -97,6 +98,7 @@ __all__ = [
     "EngineFault",
     "EventConflict",
     "FanoutFlowEventObserver",
+    "FlowApp",
     "FlowClient",
     "FlowEngine",
     "FlowEngineBuilder",
@@ -127,6 +129,7 @@ __all__ = [
     "PermissionDenied",
     "PostgresEventStore",
     "ReplayLimitExceeded",
+    "Retry",
     "RetryLater",
     "RetryPolicy",
     "RunConflict",
@@ -171,6 +174,7 @@ __all__ = [
     "WorkflowSpec",
     "WorkflowTerminalOutcome",
     "dump_history",
+    "hook",
     "load_history",
     "open_engine",
 ]

@@ -30,6 +30,7 @@ EXPECTED: dict[str, Any] = {
         "a_wakeup_is_planned": True,
         "history": ["flow.run.created", "flow.run.started", "flow.hook.created"],
     },
+    "durable_asyncio": "bought from Oak for 306 cents",
     "durability": {"between": "suspended", "end": "completed"},
 }
 NOT_ALONE = {"__init__", "demo", "invoice_approval"}
