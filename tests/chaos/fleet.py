@@ -109,8 +109,9 @@ class Place:
     async def until_ready(self) -> None:
         """Wait until a worker serves; one that could not begin, the server being away, is started
         again."""
+        name = self.name
         for _ in range(_TRIES):
-            process, ready = self._process, self._ready
+            name, process, ready = self.name, self._process, self._ready
             assert process is not None
             waits = {asyncio.ensure_future(process.wait()), asyncio.ensure_future(ready.wait())}
             try:
@@ -122,7 +123,7 @@ class Place:
             if ready.is_set():
                 return
             await self.start()
-        said = (self._logs / f"{self.name}.log").read_text(errors="replace")
+        said = (self._logs / f"{name}.log").read_text(errors="replace")
         raise AssertionError(f"no worker could begin: {said[-2000:]}")
 
     def kill(self) -> None:
