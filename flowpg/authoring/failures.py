@@ -10,7 +10,7 @@ last line holds the whole record as JSON.
 
 from __future__ import annotations
 
-import sys
+import asyncio
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +41,7 @@ _MAX_LINKS = 8
 _MAX_MEMBERS = 16
 _MARK = "flowpg.error: "
 _PACKAGE = str(Path(__file__).resolve().parents[1])
-_ASYNCIO = str(Path(sys.modules["asyncio"].__file__ or "asyncio").parent)
+_ASYNCIO = str(Path(asyncio.__file__).parent)
 
 
 @dataclass(slots=True)
