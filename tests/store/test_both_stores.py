@@ -345,8 +345,9 @@ def explore(dsn: str, examples: int, steps: int) -> None:
         runner.run(store.close())
 
 
+@pytest.mark.timeout(600)  # a failure is made small before it is shown
 def test_both_stores_do_the_same_whatever_is_asked_of_them(machine_database: str) -> None:
-    explore(machine_database, examples=25, steps=25)
+    explore(machine_database, examples=15, steps=25)
 
 
 @pytest.mark.storm
