@@ -153,6 +153,14 @@ class Worker:
         """Its resident memory in MiB; ``VmHWM`` for the highest so far."""
         return memory_mib(self.pid, what)
 
+    def pause(self) -> None:
+        """Hold it still, as it is."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on after ``pause``."""
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End it as a crash would."""
         self._process.kill()
@@ -161,6 +169,7 @@ class Worker:
     def stop(self) -> None:
         """Ask it to end; kill it if it has not after ten seconds."""
         if self._process.poll() is None:
+            self.go_on()
             self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(10)
