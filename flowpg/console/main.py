@@ -14,11 +14,11 @@ import psycopg
 import typer
 from typer.core import TyperGroup
 
-from flowpg.console import migrate, runs, server, worker
+from flowpg.console import fleet, migrate, runs, server, worker
 from flowpg.errors import FlowError
 
 # In the order of `flowpg --help`.
-_COMMANDS = (migrate, worker, runs, server)
+_COMMANDS = (migrate, worker, runs, fleet, server)
 
 
 class _SentenceGroup(TyperGroup):

@@ -1,0 +1,45 @@
+"""The commands about the fleet: builds that may go, and schedulers beside workers."""
+
+import asyncio
+import os
+import signal
+import sys
+
+from typer.testing import CliRunner
+
+from flowpg.client import FlowClient
+from flowpg.console.main import app
+from flowpg.model.spec import WorkflowSpec
+from tests.fleet.commands import exit_code, line
+
+runner = CliRunner()
+
+
+def test_a_build_that_open_runs_need_must_stay(direct_dsn: str) -> None:
+    with FlowClient(direct_dsn) as client:
+        run = client.start(WorkflowSpec.python("order").with_runtime_build("v1"), None)
+        stays = runner.invoke(app, ["builds", "v1", "--dsn", direct_dsn])
+        assert stays.exit_code == 1
+        assert stays.stdout.startswith("v1: 1 open runs since 2")
+        assert stays.stdout.endswith("; 0 live workers drive its runs\n")
+        client.force_cancel(run.run_id)
+    for arguments in (["builds", "v1"], ["builds"]):
+        assert runner.invoke(app, [*arguments, "--dsn", direct_dsn]).exit_code == 0
+    goes = runner.invoke(app, ["builds", "v1", "--dsn", direct_dsn])
+    assert goes.stdout == "v1: may be retired; 0 live workers drive its runs\n"
+
+
+async def test_a_scheduler_works_until_it_is_told_to_stop(direct_dsn: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "flowpg", "scheduler", "--poll", "0.1"),
+        env={**os.environ, "FLOWPG_DSN": direct_dsn},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        await line(process.stderr, b"scheduling")
+        process.send_signal(signal.SIGTERM)
+        assert await exit_code(process) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
