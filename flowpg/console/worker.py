@@ -87,6 +87,10 @@ def worker(
     listen: Annotated[
         bool, typer.Option(help="Be notified of work; without it, looking must do.")
     ] = True,
+    schedule: Annotated[
+        bool, typer.Option(help="Make work of what is due; without it, schedulers must.")
+    ] = True,
+    tasks: Annotated[bool, typer.Option(help="Carry out queued tasks too.")] = True,
     direct_dsn: Annotated[
         str | None,
         typer.Option(
@@ -135,6 +139,8 @@ def worker(
                         listen=listen,
                         direct_dsn=direct_dsn,
                         max_wedged=timedelta(seconds=max_wedged),
+                        schedule=schedule,
+                        tasks=tasks,
                     ),
                 )
                 port = None if health_port is None else health_port + (number or 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,9 +14,15 @@ from flowpg.errors import FlowError
 from flowpg.fleet.heartbeat import HeartbeatThread
 from flowpg.fleet.listener import Listener
 from flowpg.fleet.registry import Registry
+from flowpg.fleet.task_worker import FlowTaskWorker
 from flowpg.postgres.fleet_verbs import channel, listen_hint
 from flowpg.store.postgres import PostgresEventStore
 
+logger = logging.getLogger("flowpg.fleet.services")
+
+_TASKS_POLL, _TASKS_POLL_UNTOLD = timedelta(seconds=10), timedelta(seconds=2)
+_TASKS_END = 0.3
+"""Seconds the tasks at work may take to end when the worker ends, and again once cancelled."""
 _HINT = timedelta(seconds=60)
 """How long a hint is good; it is renewed after half of that."""
 
@@ -22,11 +30,14 @@ _HINT = timedelta(seconds=60)
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What is to be chosen about them. ``direct_dsn`` leads to the server past any pooler (default:
-    the store's own DSN)."""
+    the store's own DSN). ``tasks``: carry out tasks of the queue too; ``schedule``: make work of
+    what is due, which otherwise schedulers must do."""
 
     listen: bool = True
     direct_dsn: str | None = None
     register: bool = True
+    tasks: bool = True
+    schedule: bool = True
     max_wedged: timedelta = timedelta(minutes=10)
 
 
@@ -55,12 +66,22 @@ class WorkerServices:
         engine.keep_leases_with(self.beats)
         self._registry = Registry(engine, store, queue, slots, running, alive)
         self._listener: Listener | None = None
+        self._tasks = FlowTaskWorker(
+            engine,
+            queue,
+            limit=slots,
+            poll=_TASKS_POLL if choices.listen else _TASKS_POLL_UNTOLD,
+            busy=lambda: running() > 0,
+        )
+        self._working: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start what was chosen. Without an answer to what the channel is, nothing is listened to
         until the next call."""
         if self._choices.register:
             self._registry.start()
+        if self._choices.tasks and self._working is None:
+            self._working = asyncio.ensure_future(self._carry_out_tasks())
         if self._choices.listen and self._listener is None:
             try:
                 name = await self._store.call(channel())
@@ -87,6 +108,13 @@ class WorkerServices:
 
     async def close(self) -> None:
         """Stop listening, and say that this worker ends. Heartbeats end with the engine."""
+        self._tasks.stop()
+        if self._working is not None:
+            await asyncio.wait({self._working}, timeout=_TASKS_END)
+            # Cancelled, it gives back what it has; a server that is silent is not waited for.
+            if not self._working.done():
+                self._working.cancel()
+                await asyncio.wait({self._working}, timeout=_TASKS_END)
         if self._listener is not None:
             await self._listener.close()
         await self._registry.close()
@@ -94,4 +122,13 @@ class WorkerServices:
     def _heard(self) -> None:
         # Whoever notifies takes the hint away.
         self._hinted_until = 0.0
+        self._tasks.look()
         self._on_news()
+
+    async def _carry_out_tasks(self) -> None:
+        try:
+            await self._tasks.run()
+        except FlowError as error:  # runs go on without
+            logger.error("tasks are not carried out any more: %s", error)
+        except Exception as error:  # noqa: BLE001
+            logger.error("tasks are not carried out any more: %s", type(error).__name__)

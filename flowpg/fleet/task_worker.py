@@ -24,6 +24,8 @@ from flowpg.store.postgres import PostgresEventStore
 
 logger = logging.getLogger("flowpg.fleet.tasks")
 
+_BUSY_POLL = 0.5
+
 Observer = Callable[[FlowTaskOutcome], None]
 
 
@@ -31,7 +33,8 @@ class FlowTaskWorker:
     """Carries out tasks of ``queue`` (default: the engine's), at most ``limit`` at a time.
 
     ``poll`` is the longest pause between two looks at an empty queue, unless ``look`` is called.
-    ``on_outcome`` is told what each task did.
+    ``on_outcome`` is told what each task did. While ``busy`` nobody may be told of new tasks, so
+    they are looked for twice a second.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class FlowTaskWorker:
         poll: timedelta = timedelta(seconds=5),
         max_crashes: int = 3,
         on_outcome: Observer | None = None,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
         if not isinstance(engine.store, PostgresEventStore):
             raise InvalidArgument("tasks need an engine on PostgreSQL")
@@ -54,6 +58,7 @@ class FlowTaskWorker:
         self._limit = check_limit(limit)
         self._max_crashes = max_crashes
         self._on_outcome = on_outcome
+        self._busy = busy
         self._pace = Pace(min(0.05, poll.total_seconds()), poll.total_seconds())
         self._stopping = False
         self._news = asyncio.Event()
@@ -69,8 +74,9 @@ class FlowTaskWorker:
                 self._pace.failed()
                 logger.warning("the database is unavailable (%s); trying again", error)
             if not self._stopping:
+                pause = self._pace.seconds()
                 try:
-                    async with asyncio.timeout(self._pace.seconds()):
+                    async with asyncio.timeout(min(pause, _BUSY_POLL) if self._busy() else pause):
                         await self._news.wait()
                 except TimeoutError:
                     pass

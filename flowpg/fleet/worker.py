@@ -250,7 +250,8 @@ class FlowWorker:
         try:
             # What is due becomes work. Looked for after the claim, which is then the sooner
             # answered, but not put off for ever where there is always enough to do.
-            if len(leases) < free or monotonic() - self._last_due > _DUE_AT_LEAST:
+            late = monotonic() - self._last_due > _DUE_AT_LEAST
+            if self._surroundings.schedule and (len(leases) < free or late):
                 self._last_due = monotonic()
                 if await self.engine.store.enqueue_due() and len(leases) < free:
                     leases += await self._claim_leases(free - len(leases))

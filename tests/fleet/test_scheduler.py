@@ -9,6 +9,7 @@ import pytest
 
 from flowpg.errors import InvalidArgument, PermissionDenied, StoreUnavailable
 from flowpg.fleet.scheduler import FlowScheduler, FlowSchedulerTick
+from flowpg.fleet.services import Surroundings
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.commands import Decision
 from flowpg.model.events import WAIT_COMPLETED
@@ -140,6 +141,18 @@ async def test_the_loop_dispatches_what_becomes_due_until_it_is_stopped(
     await until_async(slept, "the run has work")
     scheduler.stop()
     await loop
+
+
+async def test_a_worker_that_is_told_not_to_schedule_leaves_that_to_schedulers(
+    engine_store: EngineStore,
+) -> None:
+    await _waiting(engine_store)
+    engine_store.advance(MINUTE)
+    engine = await engine_store.engine(Script(sleeps))
+    worker = FlowWorker(engine, surroundings=Surroundings(schedule=False))
+    assert await worker.run_until_idle() == 0
+    await FlowScheduler(engine).enqueue_due_work()
+    assert await worker.run_until_idle() == 1
 
 
 class _Broken(InMemoryEventStore):

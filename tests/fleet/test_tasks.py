@@ -13,6 +13,7 @@ from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import InvalidArgument, RunNotFound
 from flowpg.fleet import tasks
 from flowpg.fleet.policy import TaskDeduplication, TaskPolicy
+from flowpg.fleet.services import Surroundings
 from flowpg.fleet.task_worker import FlowTaskWorker
 from flowpg.fleet.tasks import EnqueuedTask, FlowTaskOutcome, FlowTaskQueue, carry_out, read_task
 from flowpg.fleet.worker import FlowWorker
@@ -289,6 +290,28 @@ async def test_the_loop_takes_tasks_as_they_come_until_it_is_stopped(
     await until_async(done, "the task is carried out")
     bench.worker.stop()
     await working
+
+
+@pytest.mark.parametrize("tasks_too", [True, False])
+async def test_a_worker_of_runs_carries_out_tasks_too_unless_told_not_to(
+    postgres_only: EngineStore, tasks_too: bool
+) -> None:
+    bench = await _bench(postgres_only)
+    await bench.engine.resume_hook(bench.run_id, "h", "yes")
+    worker = FlowWorker(bench.engine, surroundings=Surroundings(tasks=tasks_too))
+    working = asyncio.ensure_future(worker.run())
+    await bench.queue.dispatch(tasks.ResumeHookByToken(token="other", payload="yes"))
+    if not tasks_too:
+        await bench.engine.dispose_hook_by_token("other")
+
+    async def ended() -> bool:
+        return (await bench.engine.run_info(bench.run_id)).status.terminal
+
+    await until_async(ended, "the run ends")
+    worker.stop()
+    await working
+    assert (await bench.engine.snapshot(bench.run_id)).output == [True, tasks_too]
+    assert await bench.worker.run_once() == (0 if tasks_too else 1)
 
 
 async def test_tasks_of_a_worker_that_is_cancelled_are_given_back_unused(
