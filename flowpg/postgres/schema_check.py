@@ -178,7 +178,7 @@ def read_catalog(
 ) -> dict[tuple[str, str], str]:
     """The catalog of ``schema`` as pinned in ``catalog.txt``; what freezing a release writes."""
     with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(_search_path(schema))
+        cursor.execute(_settings(schema))
         cursor.execute(sql.SQL(release.statement("catalog", schema_name=sql.Literal(schema))))
         return {(kind, name): digest for kind, name, digest in cursor.fetchall()}
 
@@ -188,11 +188,29 @@ _Query = sql.SQL | sql.Composed
 _Inspection = Generator[_Query, Any, SchemaStatus]
 
 
-def _search_path(schema: str) -> sql.Composed:
-    return sql.SQL(
-        "SELECT pg_catalog.set_config("
-        "'search_path', pg_catalog.quote_ident({}) || ', pg_temp', true)"
+# Definitions are printed as these settings say, and they are the DBA's to choose.
+_PRINTED_AS = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "quote_all_identifiers": "off",
+    "standard_conforming_strings": "on",
+}
+
+
+def _settings(schema: str) -> sql.Composed:
+    """The search_path and whatever else decides how the catalog prints, until the transaction
+    ends."""
+    fixed = [
+        sql.SQL("pg_catalog.set_config({}, {}, true)").format(name, value)
+        for name, value in _PRINTED_AS.items()
+    ]
+    path = sql.SQL(
+        "pg_catalog.set_config('search_path', pg_catalog.quote_ident({}) || ', pg_temp', true)"
     ).format(sql.Literal(schema))
+    return sql.SQL("SELECT {}").format(sql.SQL(", ").join([path, *fixed]))
 
 
 def _inspect(schema: str, release: Release) -> _Inspection:
@@ -202,7 +220,7 @@ def _inspect(schema: str, release: Release) -> _Inspection:
     if damaged:
         return SchemaStatus(SchemaState.ALTERED, damaged, schema)
     name = sql.Literal(schema)
-    yield _search_path(schema)
+    yield _settings(schema)
     readable: dict[str, bool] = dict(
         (yield sql.SQL(release.statement("presence", schema_name=name)))
     )

@@ -3,6 +3,10 @@
 -- it, so a migration gives up early and is run again.
 SET LOCAL lock_timeout = {lock_timeout};
 SET LOCAL statement_timeout = {statement_timeout};
+-- What our texts say and what functions keep of the search_path must not depend on the database's
+-- own settings.
+SET LOCAL standard_conforming_strings = on;
+SET LOCAL quote_all_identifiers = off;
 SET LOCAL search_path = {schema}, pg_temp;
 SET LOCAL flowpg.schema = {schema_name};
 -- Not CREATE SCHEMA IF NOT EXISTS: that asks for CREATE on the database even where a DBA has made

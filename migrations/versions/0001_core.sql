@@ -327,6 +327,7 @@ RETURN strpos(p_text, '\u') > 0
 CREATE FUNCTION flow_json_shield(p_text text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     v_text text := replace(replace(p_text, E'\x7f', E'\x7f1'), '\\', E'\x7f2');
@@ -351,6 +352,7 @@ RETURN replace(replace(replace(p_text, E'\x7f3', '\'), E'\x7f2', '\\'), E'\x7f1'
 CREATE FUNCTION flow_text_refuse_escape(p_value text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 BEGIN
     RAISE EXCEPTION USING
@@ -451,6 +453,7 @@ COMMENT ON FUNCTION flow_json_equal(json, json)
 CREATE FUNCTION flow_json_find_refusal(p_value json) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     c_string CONSTANT text := '"(?:[^"\\]|\\.)*"';
@@ -574,6 +577,7 @@ RETURN p_time + (p_microseconds / 1000000) * interval '1 second'
 CREATE FUNCTION flow_deadline(p_text text) RETURNS timestamptz
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     v_parts text[] := regexp_match(p_text COLLATE "C",

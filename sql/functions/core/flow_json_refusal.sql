@@ -12,6 +12,7 @@
 CREATE FUNCTION flow_json_find_refusal(p_value json) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     c_string CONSTANT text := '"(?:[^"\\]|\\.)*"';

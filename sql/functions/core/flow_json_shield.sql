@@ -18,6 +18,7 @@ RETURN strpos(p_text, '\u') > 0
 CREATE FUNCTION flow_json_shield(p_text text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     v_text text := replace(replace(p_text, E'\x7f', E'\x7f1'), '\\', E'\x7f2');
@@ -42,6 +43,7 @@ RETURN replace(replace(replace(p_text, E'\x7f3', '\'), E'\x7f2', '\\'), E'\x7f1'
 CREATE FUNCTION flow_text_refuse_escape(p_value text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 BEGIN
     RAISE EXCEPTION USING

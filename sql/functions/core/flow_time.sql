@@ -19,6 +19,7 @@ RETURN p_time + (p_microseconds / 1000000) * interval '1 second'
 CREATE FUNCTION flow_deadline(p_text text) RETURNS timestamptz
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     v_parts text[] := regexp_match(p_text COLLATE "C",
