@@ -88,8 +88,11 @@ async def test_a_worker_goes_on_when_every_connection_was_ended_by_the_server(
 async def test_a_worker_leaves_a_server_that_became_read_only_and_comes_back_when_it_is_not(
     postgres_only: EngineStore, direct_dsn: str, pg_server: PostgresServer, database: str
 ) -> None:
-    client = await postgres_only.engine(None)
-    engine = await postgres_only.engine(Script(one_step(), {"work": lambda step: step.attempt}))
+    # Past any pooler, which has read-only connections of its own to get rid of.
+    stores = [await PostgresEventStore.connect(direct_dsn) for _ in range(2)]
+    client = await postgres_only.engine(None, wrap=lambda _: stores[0])
+    runtime = Script(one_step(), {"work": lambda step: step.attempt})
+    engine = await postgres_only.engine(runtime, wrap=lambda _: stores[1])
     worker = FlowWorker(engine)
     name = sql.Identifier(database)
     working = asyncio.ensure_future(worker.run())
