@@ -10,24 +10,30 @@ from tests.chaos.storm import Report, storm_on, storm_with_restarts
 from tests.chaos.witness import Entry, repeats
 from tests.servers import PostgresServer
 
+SECONDS = "FLOWPG_STORM_SECONDS"
+"""Environment variable: how long the weather lasts."""
+
 
 @pytest.mark.timeout(240)
 async def test_a_fleet_under_random_faults_loses_nothing_and_repeats_nothing(
     pg_server: PostgresServer, database: str, tmp_path: Path
 ) -> None:
-    seconds = float(os.environ.get("FLOWPG_STORM_SECONDS", "35"))
+    seconds = float(os.environ.get(SECONDS, "35"))
     _must_be_good(await storm_on(pg_server, database, tmp_path, seconds))
 
 
 @pytest.mark.storm
 @pytest.mark.timeout(0)
-async def test_a_long_storm_with_restarts_of_the_server_loses_nothing_and_repeats_nothing() -> None:
-    seconds = float(os.environ.get("FLOWPG_STORM_SECONDS", "300"))
-    _must_be_good(await storm_with_restarts(seconds))
+async def test_a_long_storm_with_restarts_of_the_server_loses_nothing_and_repeats_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = await storm_with_restarts(float(os.environ.get(SECONDS, "300")))
+    with capsys.disabled():
+        print(f"\n{report}")
+    _must_be_good(report)
 
 
 def _must_be_good(report: Report) -> None:
-    print(report)
     assert report.started > 0
     assert report.good, str(report)
 
