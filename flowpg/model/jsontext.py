@@ -37,7 +37,7 @@ def encode(value: Any, what: str = "value", levels: int = MAX_DEPTH) -> str:
         if not text.isascii() and not _is_text(text):
             # A lone surrogate has no UTF-8 form; its escape has, and decodes to the same string.
             text = _encode_escaped(value)
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001  a container of a foreign class may raise anything
         raise SerializationError(f"{what} cannot be stored as JSON: {_reason(error)}") from None
     return text
 
@@ -175,6 +175,8 @@ def _decode(text: str) -> Any:
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return str(_TooDeep())
+    if not isinstance(error, TypeError | ValueError):
+        return f"reading it raised {type(error).__name__}"
     text = str(error)
     if text.startswith("Out of range float"):
         # The message of the standard library goes on with the value itself.

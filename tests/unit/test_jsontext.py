@@ -182,3 +182,13 @@ def test_equality_is_that_of_json(left: Any, right: Any, same: bool) -> None:
 def test_a_quoted_string_is_its_json_text() -> None:
     for text in ('a"b\\c', "é😀", "\x00\n", ""):
         assert jsontext.quote(text) == jsontext.encode(text)
+
+
+def test_a_container_that_raises_while_it_is_read_is_refused_without_its_words() -> None:
+    class Odd(dict[str, int]):
+        def items(self) -> Any:
+            raise KeyError("secret")
+
+    with pytest.raises(SerializationError, match="reading it raised KeyError") as caught:
+        jsontext.encode([Odd(a=1)])
+    assert "secret" not in str(caught.value)
