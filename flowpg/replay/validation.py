@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,15 @@ from flowpg.model.commands import CreateHook, RuntimeCommand, StepCommand
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.snapshot import HookSnapshot, StepSnapshot, WorkflowRunSnapshot
 
-MAX_SHOWN = 400
-"""Longest text of one side of a difference; of a longer value the differing part is shown."""
+MAX_SHOWN = 200
+"""Longest text of one side of a difference, or of the path to it, in characters."""
+
+MAX_PLACES = 5
+"""How many of the places in which two values differ are named."""
 
 REDACTED = "<redacted>"
+
+_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +43,12 @@ def check_step(replay: Replay, step: StepSnapshot, command: StepCommand) -> None
     """NonDeterministic if ``command`` is not the definition that was recorded for its id."""
     what = f"step {step.step_id!r}"
     if step.step_name != command.step_name:
-        raise _drift(replay, f"{what} has another name", step.step_name, command.step_name)
+        raise _told(replay, f"{what} has another name", step.step_name, command.step_name)
     if not jsontext.equal(step.input, command.input):
         raise _drift(replay, f"{what} has another input", step.input, command.input)
     if step.retry is not command.retry and step.retry != command.retry:
-        raise _drift(
-            replay,
-            f"{what} has another retry policy",
-            step.retry.wire(),
-            command.retry.wire(),
-        )
+        policies = step.retry.wire(), command.retry.wire()
+        raise _told(replay, f"{what} has another retry policy", *policies)
 
 
 def check_hook(replay: Replay, hook: HookSnapshot, command: CreateHook) -> None:
@@ -77,19 +79,16 @@ def check_child(
 
 
 def difference(history: Any, replay: Any, secrets: Sequence[str] = ()) -> str:
-    """``history=<JSON>; replay=<JSON>`` of two values, or of the first part in which two long
-    values differ, with the path to it. ``secrets`` are redacted wherever they stand."""
-    path = "$"
-    left, right = _shown(history, secrets), _shown(replay, secrets)
-    while len(left) > MAX_SHOWN or len(right) > MAX_SHOWN:
-        step = _first_difference(history, replay)
-        if step is None:
-            break
-        name, history, replay = step
-        path += name
-        left, right = _shown(history, secrets), _shown(replay, secrets)
-    at = "" if path == "$" else " at " + _redacted(path, secrets)
-    return f"{at}: history={_short(left)}; replay={_short(right)}"
+    """Where two JSON values differ and by which types, at most ``MAX_PLACES`` places. The values
+    themselves are payloads and stay out of errors, logs and blocked reasons; ``secrets`` are
+    redacted in paths too."""
+    places = list(itertools.islice(_places("$", history, replay), MAX_PLACES + 1))
+    shown = [
+        f"{_short(_redacted(path, secrets))} (history: {kind}; replay: {other})"
+        for path, kind, other in places[:MAX_PLACES]
+    ]
+    more = " and elsewhere" if len(places) > MAX_PLACES else ""
+    return f": differs at {', '.join(shown) or '$'}{more}"
 
 
 def _drift(replay: Replay, what: str, history: Any, again: Any) -> NonDeterministic:
@@ -99,8 +98,14 @@ def _drift(replay: Replay, what: str, history: Any, again: Any) -> NonDeterminis
 
 def _shown(value: Any, secrets: Sequence[str]) -> str:
     # Redacted before it is cut, or the beginning of a secret could stay at the end.
-    text = jsontext.encode(value, "a replayed value", jsontext.MAX_STORED_DEPTH)
-    return _redacted(text, secrets)
+    return _short(_redacted(jsontext.encode(value), secrets))
+
+
+def _told(replay: Replay, what: str, history: Any, again: Any) -> NonDeterministic:
+    """As ``_drift``, of what is code and no payload: both sides are shown."""
+    secrets = replay.secrets()
+    sides = f"history={_shown(history, secrets)}; replay={_shown(again, secrets)}"
+    return NonDeterministic(replay.run.run_id, f"{what}: {sides}")
 
 
 def _redacted(text: str, secrets: Sequence[str]) -> str:
@@ -110,19 +115,38 @@ def _redacted(text: str, secrets: Sequence[str]) -> str:
     return text
 
 
-def _first_difference(history: Any, replay: Any) -> tuple[str, Any, Any] | None:
-    # Only a member that both sides have can be walked into; one that is missing is shown whole.
+def _places(path: str, history: Any, replay: Any) -> Iterator[tuple[str, str, str]]:
+    """Path and both types of each part that differs."""
     if isinstance(history, dict) and isinstance(replay, dict):
-        if history.keys() != replay.keys():
-            return None
-        for key, value in history.items():
-            if not jsontext.equal(value, replay[key]):
-                return f".{key}", value, replay[key]
+        for key in [*history, *(key for key in replay if key not in history)]:
+            mine, other = history.get(key, _ABSENT), replay.get(key, _ABSENT)
+            if mine is _ABSENT or other is _ABSENT:
+                yield f"{path}.{key}", _kind(mine), _kind(other)
+            else:
+                yield from _places(f"{path}.{key}", mine, other)
     elif isinstance(history, (list, tuple)) and isinstance(replay, (list, tuple)):
-        for index, (value, other) in enumerate(zip(history, replay, strict=False)):
-            if not jsontext.equal(value, other):
-                return f"[{index}]", value, other
-    return None
+        if len(history) != len(replay):
+            yield path, f"array of {len(history)}", f"array of {len(replay)}"
+        for index, (mine, other) in enumerate(zip(history, replay, strict=False)):
+            yield from _places(f"{path}[{index}]", mine, other)
+    elif not jsontext.equal(history, replay):
+        yield path, _kind(history), _kind(replay)
+
+
+def _kind(value: Any) -> str:
+    if value is _ABSENT:
+        return "absent"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, (int, float)):
+        return "number"
+    if isinstance(value, dict):
+        return "object"
+    return "array" if isinstance(value, (list, tuple)) else type(value).__name__
 
 
 def _short(text: str) -> str:

@@ -37,10 +37,10 @@ def hook(**options: Any) -> Callable[[Any], Decision]:
 
 DRIFT = {
     "another step name": (step(), step(name="other"), '"work"'),
-    "another step input": (step(input={"a": 1}), step(input={"a": 2}), '{"a":1}'),
-    "true is not 1": (step(input=[1]), step(input=[True]), "[1]"),
+    "another step input": (step(input={"a": 1}), step(input={"a": 2}), "differs at $.a"),
+    "true is not 1": (step(input=[1]), step(input=[True]), "$[0] (history: number"),
     "another retry policy": (step(), step(retry=RetryPolicy.fixed(4)), '"max_attempts":3'),
-    "other hook metadata": (hook(metadata="a"), hook(metadata="b"), '"a"'),
+    "other hook metadata": (hook(metadata="a"), hook(metadata="b"), "differs at $"),
     "another hook token": (hook(), hook(token="another-secret-token"), "<redacted>"),
 }
 
@@ -58,8 +58,8 @@ async def test_a_changed_definition_blocks_the_run_and_the_old_code_frees_it(
     runtime.workflow = after
     with pytest.raises(NonDeterministic) as caught:
         await engine.drive(run_id)
-    assert "history=" in str(caught.value)
-    assert "replay=" in str(caught.value)
+    assert "history" in str(caught.value)
+    assert "replay" in str(caught.value)
     assert shown in str(caught.value)
     assert await engine.history(run_id) == history
     info = await engine.run_info(run_id)

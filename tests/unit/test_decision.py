@@ -146,7 +146,9 @@ def test_other_metadata_is_not_deterministic(resolved: bool) -> None:
     run = running(events.hook_created("h", "token", {"a": 1}))
     if resolved:
         add(run, events.hook_disposed("h"))
-    with pytest.raises(NonDeterministic, match=r'history=\{"a":1\}; replay=\{"a":2\}'):
+    with pytest.raises(
+        NonDeterministic, match=r"differs at \$\.a \(history: number; replay: number\)"
+    ):
         plan(run, lambda ctx: ctx.create_hook("h", "token", {"a": 2}))
 
 
@@ -187,7 +189,7 @@ def test_progress_is_recorded_once() -> None:
     with pytest.raises(InvalidTransition, match="no progress: record_progress 'p'"):
         plan(run, lambda ctx: ctx.record_progress(PROGRESS))
     other = PROGRESS.model_copy(update={"completed": 2})
-    with pytest.raises(NonDeterministic, match=r"'p' has another value: history=.*replay="):
+    with pytest.raises(NonDeterministic, match=r"'p' has another value: differs at \$\."):
         plan(run, lambda ctx: ctx.record_progress(other))
 
 
