@@ -2,9 +2,9 @@
 
 Outcomes that are containers are copied at each call, so workflow code may change what it gets.
 An outcome can be any JSON value, None included: ask ``step_completed``, ``hook_received`` and
-their like whether it is there, or give a default that no outcome equals, such as ``MISSING``. The
-typed readers insist: without a default they raise InvalidTransition for an outcome that is not
-there, which blocks the run until the workflow code is mended.
+their like whether it is there, or give a default that no outcome equals, such as ``MISSING``.
+``step_output`` and the typed readers insist: without a default they raise InvalidTransition for an
+outcome that is not there, which blocks the run until the workflow code is mended.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class _Missing:
 MISSING: Final = _Missing()
 """A default that is never an outcome."""
 
+_REQUIRED: Final = _Missing()
+
 
 class WorkflowContext:
     """Deterministic reads of one replay, and the commands it may return."""
@@ -121,10 +123,15 @@ class WorkflowContext:
         """Whether the step returned."""
         return self._completed(step_id) is not None
 
-    def step_output(self, step_id: str, default: Any = None) -> Any:
-        """What the step returned, or ``default`` if it has not (yet)."""
+    def step_output(self, step_id: str, default: Any = _REQUIRED) -> Any:
+        """What the step returned, or ``default`` if it has not (yet). InvalidTransition if there
+        is neither: perhaps no step has this id."""
         step = self._completed(step_id)
-        return default if step is None else copied(step.output)
+        if step is not None:
+            return copied(step.output)
+        if default is _REQUIRED:
+            raise self._absent(f"step {step_id!r} has no output", "step_completed")
+        return default
 
     @overload
     def step_output_as(self, step_id: str, kind: type[T]) -> T: ...

@@ -83,7 +83,9 @@ def test_an_absent_outcome_is_the_default_or_for_typed_readers_an_error() -> Non
     ctx = context(running(step("a"), started("a"), events.hook_created("h", "token", None)))
     for step_id in ("a", "unknown"):
         assert not ctx.step_completed(step_id)
-        assert ctx.step_output(step_id) is None
+        with pytest.raises(InvalidTransition, match=f"step '{step_id}' has no output yet"):
+            ctx.step_output(step_id)
+        assert ctx.step_output(step_id, None) is None
         assert ctx.step_output(step_id, 5) == 5
         assert ctx.step_output(step_id, MISSING) is MISSING
         assert ctx.step_output_as(step_id, Order, None) is None
