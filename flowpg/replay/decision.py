@@ -135,6 +135,15 @@ class _Planner:
             raise InvalidTransition(f"the decision names {kind} {subject!r} twice")
         self.named.add(key)
 
+    def cancelled(self, what: str) -> InvalidTransition:
+        if self.run.status is not RunStatus.CANCELLING:
+            return InvalidTransition(f"{what} was cancelled and stays so; use a new id")
+        return InvalidTransition(
+            f"{what} was cancelled because cancellation was requested: the workflow should look "
+            "at ctx.cancellation_request(), clean up under new ids, and return ctx.cancel(); or "
+            "`flowpg cancel RUN --force` ends the run as it is"
+        )
+
     def emit(self, event: NewEvent) -> NewEvent:
         definitions.check_size(self.run.run_id, event)
         self.plan.events.append(event)
@@ -172,9 +181,7 @@ class _Planner:
     def redeclare(self, step: StepSnapshot) -> tuple[StepLaunch, bool] | None:
         status = step.status
         if status is StepStatus.CANCELLED:
-            raise InvalidTransition(
-                f"step {step.step_id!r} was cancelled and stays so; use a new id"
-            )
+            raise self.cancelled(f"step {step.step_id!r}")
         if not status.open:
             self.plan.resolved = True
             return None
@@ -202,7 +209,7 @@ class _Planner:
         if wait is None:
             self.emit(definitions.new_wait(command, self.now))
         elif wait.status is WaitStatus.CANCELLED:
-            raise InvalidTransition(f"wait {wait_id!r} was cancelled and stays so; use a new id")
+            raise self.cancelled(f"wait {wait_id!r}")
         elif wait.status is WaitStatus.COMPLETED:
             self.plan.resolved = True
             return
@@ -218,9 +225,7 @@ class _Planner:
         else:
             validation.check_hook(self.replay, hook, command)
             if hook.status is HookStatus.CANCELLED:
-                raise InvalidTransition(
-                    f"hook {hook_id!r} was cancelled and stays so; use a new id"
-                )
+                raise self.cancelled(f"hook {hook_id!r}")
             if hook.status is not HookStatus.ACTIVE:
                 self.plan.resolved = True
                 return
