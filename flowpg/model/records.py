@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from flowpg.errors import InvalidArgument
 from flowpg.model.events import FlowEventEnvelope, NewEvent
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.spec import WorkflowSpec
@@ -89,6 +90,14 @@ class StartRequest:
     input: Any = field(default=None, repr=False)
     run_id: str | None = None
     queue: str = "default"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.spec, WorkflowSpec):
+            kind = type(self.spec).__name__
+            raise InvalidArgument(
+                f"a run needs a WorkflowSpec, not {kind}: pass a WorkflowSpec, e.g. "
+                "WorkflowSpec.python('orders.fulfil')"
+            )
 
 
 class StartOutcome(StrEnum):
