@@ -189,6 +189,13 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
             result = await events.get_running_loop().run_in_executor(threads, _settled, call)
             if isinstance(result, _Stopped):
                 raise result.error
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise SerializationError(
+                f"the result of step {step.name!r} is to be awaited first "
+                f"({type(result).__name__}); did you forget await?"
+            )
         shape = step.codec.encode_result(result)
         # A result that its own annotation refuses would block the run, and no deploy could help.
         step.codec.decode_result(shape)

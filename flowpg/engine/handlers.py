@@ -183,6 +183,13 @@ def _in_thread(run_step: Callable[[StepInvocation], Any], invocation: StepInvoca
 def _success(invocation: StepInvocation, output: Any) -> Outcome:
     """The output as every later replay will see it: encoded and decoded again."""
     what = f"the output of step {invocation.step_id!r} ({type(output).__name__})"
+    if inspect.isawaitable(output):
+        if inspect.iscoroutine(output):
+            output.close()
+        return Failure(
+            f"SerializationError: {what} is to be awaited first; did you forget await?",
+            retryable=False,
+        )
     try:
         return Success.of(output, what)
     except SerializationError as error:
