@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from typing import Annotated
 
 import typer
 
+from flowpg.errors import InvalidArgument
 from flowpg.postgres import target
 from flowpg.postgres.target import Target
 
@@ -25,7 +27,16 @@ DsnOption = Annotated[
 def open_target(
     dsn: str | None, *, schema: str = "flowpg", migrate: bool = True
 ) -> AbstractContextManager[Target]:
-    """The database of a command; standard error tells when it is on the embedded server."""
+    """The database of a command; standard error tells when it is on the embedded server.
+
+    InvalidArgument if it was named by an empty text: a variable that was not filled in, most
+    likely, and no wish for another database.
+    """
+    # The parser of the command line takes an empty variable for one that is not set.
+    variable = os.environ.get("FLOWPG_DSN")
+    for name, text in (("--dsn", dsn), ("FLOWPG_DSN", variable if dsn is None else None)):
+        if text is not None and not text.strip():
+            raise InvalidArgument(target.EMPTY_DSN.format(name=name))
     return target.open_target(dsn, schema=schema, migrate=migrate, say=_say)
 
 

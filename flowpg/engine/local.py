@@ -31,7 +31,8 @@ async def open_engine(
     up to date. A server that was named is only verified: SchemaMissing and SchemaBehind say to run
     ``flowpg migrate``. FLOWPG_PREPARE=0 is for PgBouncer in transaction mode before 1.21.
     """
-    target = open_target(dsn or os.environ.get("FLOWPG_DSN"), schema=schema, say=logger.info)
+    named = os.environ.get("FLOWPG_DSN") if dsn is None else dsn
+    target = open_target(named, schema=schema, say=logger.info)
     # Starting a server takes a moment, and other tasks of this loop have better things to do.
     server = await asyncio.to_thread(target.__enter__)
     try:

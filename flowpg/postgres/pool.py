@@ -22,12 +22,12 @@ from time import monotonic
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from flowpg.errors import FlowError, StoreError, StoreUnavailable
 from flowpg.postgres.calls import Call, psycopg_sql
+from flowpg.postgres.dsn import parsed_dsn
 from flowpg.postgres.errors import SERVER_MOVED, connection_refused, translate
 
 T = TypeVar("T")
@@ -296,13 +296,7 @@ class AsyncPool:
 
 def connection_options(dsn: str, prepare: bool) -> dict[str, Any]:
     """Options of every connection made here, those that the DSN names excepted."""
-    try:
-        named = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        # libpq's text quotes the DSN, which may hold a password.
-        raise StoreUnavailable(
-            "the DSN is malformed: use postgresql://user@host:port/database or key=value pairs"
-        ) from None
+    named = parsed_dsn(dsn)
     options: dict[str, Any] = {"prepare_threshold": 5 if prepare else None}
     options.update({name: value for name, value in _DEFAULTS.items() if name not in named})
     return options

@@ -27,6 +27,7 @@ from flowpg.errors import (
     SchemaMissing,
     StoreUnavailable,
 )
+from flowpg.postgres.dsn import parsed_dsn
 from flowpg.postgres.errors import connection_refused
 from flowpg.postgres.revisions import (
     DEFAULT_SCHEMA,
@@ -158,6 +159,7 @@ async def verify_async(
 @contextmanager
 def connected(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """A connection for the block. Raises :class:`StoreUnavailable` when there is none to be had."""
+    parsed_dsn(dsn)
     try:
         # No prepared statements: the DSN may name a transaction pooler.
         connection = psycopg.connect(dsn, prepare_threshold=None)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from flowpg.errors import InvalidArgument
+from flowpg.postgres.dsn import parsed_dsn
 from flowpg.postgres.embedded import (
     DirectoryInUse,
     EmbeddedPostgres,
@@ -16,6 +18,10 @@ from flowpg.postgres.embedded import (
 )
 from flowpg.postgres.migrate import upgrade
 
+EMPTY_DSN = (
+    "{name} is empty: name a database, as postgresql://user@host/name, or leave it out altogether "
+    "for the embedded server"
+)
 _POLL = 0.05
 _OWNER_STARTS = 30.0
 """Seconds another process that owns the embedded server may take to get it ready."""
@@ -42,10 +48,13 @@ def open_target(
 
     The embedded server is the one some other process runs in its directory, or else one that is
     started here and stopped at the end. On it ``schema`` is brought up to date first, unless
-    ``migrate`` is False; a named server is never changed. Raises what starting the server or
-    migrating raises.
+    ``migrate`` is False; a named server is never changed. Raises InvalidArgument for an empty
+    ``dsn``, StoreUnavailable for a malformed one, and what starting the server or migrating raises.
     """
-    if dsn:
+    if dsn is not None:
+        if not dsn.strip():
+            raise InvalidArgument(EMPTY_DSN.format(name="the DSN"))
+        parsed_dsn(dsn)
         yield Target(dsn, embedded=False)
         return
     directory = default_directory()

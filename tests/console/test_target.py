@@ -7,8 +7,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
+from flowpg.console.main import app
 from flowpg.console.target import open_target
+from flowpg.errors import InvalidArgument
 from flowpg.postgres.binaries import Binaries
 from flowpg.postgres.embedded import EmbeddedPostgres
 from tests.postgres.owners import ROOT, until_gone, value
@@ -87,3 +90,32 @@ def test_flowpg_server_prints_the_dsn_that_other_commands_find(
     serving.terminate()
     assert serving.wait(30) == 0
     until_gone(pid)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("runs", "show x", "start w", "migrate", "builds", "scheduler"),
+        "worker --app tests.fleet.apps:marked",
+    ],
+)
+def test_no_command_quotes_a_malformed_dsn(arguments: str) -> None:
+    dsn = "postgresql+psycopg://ada:s3cret@localhost/x"
+    result = CliRunner().invoke(app, [*arguments.split(), "--dsn", dsn], env={"FLOWPG_DEBUG": "1"})
+    assert result.exit_code == 1
+    assert "write postgresql:// without +psycopg" in result.stderr
+    assert "s3cret" not in result.output + result.stderr
+
+
+@pytest.mark.parametrize("variable", [pytest.param("", id="empty"), pytest.param("  ", id="blank")])
+def test_an_empty_dsn_is_no_wish_for_the_embedded_server(
+    variable: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWPG_DSN", variable)
+    result = CliRunner().invoke(app, ["runs"])
+    assert result.exit_code == 1
+    assert "is empty: name a database" in result.stderr
+    assert not place.exists()
+    monkeypatch.delenv("FLOWPG_DSN")
+    with pytest.raises(InvalidArgument, match="--dsn is empty"), open_target(variable):
+        pass
