@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import logging
 import os
@@ -20,6 +19,7 @@ import typer
 
 from flowpg.console.migrate import SchemaOption
 from flowpg.console.target import DsnOption, open_target
+from flowpg.console.usercode import imported, users_code
 from flowpg.engine.core import STEP_THREADS
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import InvalidArgument
@@ -205,10 +205,7 @@ def load_runtime(application: str) -> FlowRuntime:
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InvalidArgument(f"--app: cannot import {module_name!r}: {error}") from error
+    found: Any = imported(module_name)
     for name in path.split("."):
         if not hasattr(found, name):
             raise InvalidArgument(f"--app: module {module_name!r} has no {path!r}")
@@ -236,4 +233,5 @@ def _made_by(factory: Callable[[], Any], application: str) -> Any:
         raise InvalidArgument(
             f"--app: {application!r} needs arguments; name an instance or a factory without any"
         ) from None
-    return factory()
+    with users_code(f"calling {application!r}"):
+        return factory()
