@@ -31,21 +31,26 @@ class Journal:
     outages: list[tuple[float, float]] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     died: list[str] = field(default_factory=list)
+    excused: Counter[str] = field(default_factory=Counter)
 
     def excuses(self, first: Entry, second: Entry) -> bool:
-        """Whether a crash or a stall of a worker of these executions explains the second."""
+        """Whether a crash or a stall explains the second execution; counts by which."""
+        cause = self._cause(first, second)
+        if cause:
+            self.excused[cause] += 1
+        return bool(cause)
+
+    def _cause(self, first: Entry, second: Entry) -> str:
         if self.killed.get(first.worker, float("inf")) <= second.began:
-            return True
+            return "killed"
         since = first.began - LEASE
+        for worker, begin, end in self.stalls:
+            stalled = worker in (first.worker, second.worker) and end - begin >= LOSING_STALL
+            if stalled and begin <= second.began and end >= since:
+                return "stalled"
         if any(begin <= second.began and end >= since for begin, end in self.outages):
-            return True
-        return any(
-            worker in (first.worker, second.worker)
-            and end - begin >= LOSING_STALL
-            and begin <= second.began
-            and end >= since
-            for worker, begin, end in self.stalls
-        )
+            return "server away"
+        return ""
 
 
 class Place:

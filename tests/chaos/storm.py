@@ -46,7 +46,7 @@ class Report:
     started: int = 0
     finished: int = 0
     executions: int = 0
-    repeats_explained: int = 0
+    repeats_explained: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     repeats_unexplained: list[str] = field(default_factory=list)
@@ -177,7 +177,8 @@ class Storm:
 
     async def _look(self, report: Report, engine: FlowEngine, load: Load) -> None:
         entries = witness.entries(self._dsn)
-        unexplained, report.repeats_explained = witness.repeats(entries, self.journal.excuses)
+        unexplained, _ = witness.repeats(entries, self.journal.excuses)
+        report.repeats_explained = dict(self.journal.excused)
         report.repeats_unexplained = [f"{first} then {second}" for first, second in unexplained]
         report.executions = len(entries)
         report.faults = dict(self.journal.faults)
