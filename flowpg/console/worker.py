@@ -29,7 +29,7 @@ from flowpg.fleet.services import Surroundings
 from flowpg.fleet.shutdown import Shutdown
 from flowpg.fleet.worker import FlowWorker
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
-from flowpg.replay.runtime import FlowRuntime
+from flowpg.replay.runtime import FlowRuntime, known, undefined
 from flowpg.store.postgres import PostgresEventStore
 
 _THREAD_ENDS = 0.2
@@ -217,6 +217,13 @@ def load_runtime(application: str) -> FlowRuntime:
             f"--app: {application!r} is no FlowRuntime: it needs run_workflow and run_step"
         )
     runtime: FlowRuntime = found
+    missing = undefined(runtime)
+    if missing:
+        raise InvalidArgument(
+            f"--app: {type(runtime).__name__} of {application!r} does not define {missing}; a "
+            "FlowRuntime needs run_workflow and run_step"
+        )
+    known(runtime)
     return runtime
 
 

@@ -12,11 +12,11 @@ import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import FlowError, StoreUnavailable
 from flowpg.postgres.fleet_verbs import WorkerRow, worker_beat, worker_gone
+from flowpg.replay.runtime import known as known
 from flowpg.store.postgres import PostgresEventStore
 
 logger = logging.getLogger("flowpg.fleet.registry")
@@ -96,10 +96,3 @@ class Registry:
                     logger.warning("this worker is not registered: %s", error)
                 complained = True
             await asyncio.sleep(self._every.total_seconds())
-
-
-def known(runtime: Any, kind: str) -> tuple[str, ...] | None:
-    """The names of the ``workflows`` or ``steps`` of a runtime that says which it has, as a
-    FlowApp does; None for one that does not."""
-    found = getattr(runtime, kind, None)
-    return tuple(sorted(found)) if isinstance(found, dict) else None

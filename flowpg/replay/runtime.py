@@ -7,9 +7,10 @@ input or output never reaches a snapshot and never alters a later replay.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from flowpg.errors import EngineFault, InvalidArgument
 from flowpg.model.commands import Decision
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.jsontext import copied
@@ -123,14 +124,65 @@ class FlowRuntime(Protocol):
 
     Raise UnknownWorkflow or UnknownStep for a name this process does not have: the run is then
     blocked until a process that has it comes, not failed.
+
+    A runtime had better name what it serves, in an attribute ``workflows``: a collection of
+    workflow names or WorkflowSpecs (of a mapping, the keys). Its workers then claim no run of
+    another workflow, and an engine that is asked to drive one raises UnknownWorkflow before
+    ``run_workflow`` is called. Without the attribute a runtime is asked about every workflow.
     """
 
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision | Awaitable[Decision]:
         """Decide what is next from the invocation alone: no I/O, no clock, no random numbers. Any
         exception that is no engine fault fails the run."""
-        ...
+        raise _missing(self, "run_workflow")
 
     def run_step(self, invocation: StepInvocation) -> Any:
         """Do the work of one step and return a JSON value. It may run more than once. An
         exception is a failed attempt; NonRetryable and RetryLater say how to go on."""
-        ...
+        raise _missing(self, "run_step")
+
+
+def undefined(runtime: object) -> str | None:
+    """The method of FlowRuntime that the class of ``runtime`` only inherits, None if it has
+    both of its own."""
+    for name in ("run_workflow", "run_step"):
+        if getattr(type(runtime), name, None) is getattr(FlowRuntime, name):
+            return name
+    return None
+
+
+def known(runtime: object, kind: str = "workflows") -> tuple[str, ...] | None:
+    """The names of the ``workflows`` or ``steps`` of a runtime that says which it has, in order;
+    None for one that does not. InvalidArgument if ``workflows`` is a text, or holds anything but
+    names and specs."""
+    found = getattr(runtime, kind, None)
+    if found is None:
+        return None
+    plain = isinstance(found, Collection) and not isinstance(found, (str, bytes))
+    names: list[Any] = list(found) if plain else [None]
+    names = [one.name if isinstance(one, WorkflowSpec) else one for one in names]
+    if all(isinstance(name, str) for name in names):
+        return tuple(sorted(set(names)))
+    if kind == "workflows":
+        raise InvalidArgument(
+            f"the attribute workflows of {type(runtime).__name__} must be a collection of workflow "
+            "names or WorkflowSpecs"
+        )
+    return None
+
+
+def serves(runtime: object, workflow: str) -> bool:
+    """Whether a runtime is to be asked about a workflow: it names that, or names none at all."""
+    found = getattr(runtime, "workflows", None)
+    if isinstance(found, (dict, set, frozenset)) and workflow in found:
+        return True
+    names = known(runtime)
+    return names is None or workflow in names
+
+
+def _missing(runtime: object, method: str) -> EngineFault:
+    kind = type(runtime)
+    return EngineFault(
+        f"{kind.__module__}.{kind.__qualname__} does not define {method}, which this run needs; "
+        "start a worker whose runtime does"
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowpg.model.commands import Decision
-from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
+from flowpg.replay.runtime import FlowRuntime, StepInvocation, WorkflowInvocation
 
 
 class Marked:
@@ -97,3 +97,11 @@ def factory() -> Marked:
 def makes_none() -> object:
     """Makes something else."""
     return object()
+
+
+class Stepless(FlowRuntime):
+    """Inherits ``run_step`` and so cannot run any."""
+
+    def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
+        """The end."""
+        return invocation.context().complete()

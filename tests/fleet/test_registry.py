@@ -136,10 +136,21 @@ async def test_a_deploy_burns_no_attempt_and_counts_as_no_crash(
     assert short(await client.history(run_id)).count("step.started s") == 1
 
 
-@pytest.mark.parametrize("said", [None, ["a"], "a"])
-def test_a_runtime_that_names_no_workflows_may_be_given_any(said: Any) -> None:
+def test_a_runtime_that_names_no_workflows_may_be_given_any() -> None:
+    from flowpg.fleet.registry import known
+
+    runtime = Quick()
+    assert known(runtime, "workflows") is None
+    runtime.workflows = None  # type: ignore[attr-defined]
+    assert known(runtime, "workflows") is None
+    runtime.steps = [print, 1]  # type: ignore[attr-defined]
+    assert known(runtime, "steps") is None
+
+
+@pytest.mark.parametrize("said", [["a"], ("a",), {"a"}, {"a": 1}, [WorkflowSpec.python("a")]])
+def test_a_runtime_names_its_workflows_as_any_collection_of_names_or_specs(said: Any) -> None:
     from flowpg.fleet.registry import known
 
     runtime = Quick()
     runtime.workflows = said  # type: ignore[attr-defined]
-    assert known(runtime, "workflows") is None
+    assert known(runtime, "workflows") == ("a",)

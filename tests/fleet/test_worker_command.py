@@ -109,6 +109,7 @@ def test_an_application_is_an_instance_a_class_or_a_factory(name: str) -> None:
         ("tests.fleet.apps:number", "is no FlowRuntime"),
         ("tests.fleet.apps:makes_none", "is no FlowRuntime"),
         ("tests.fleet.apps:NeedsArguments", "needs arguments"),
+        ("tests.fleet.apps:Stepless", "Stepless of .* does not define run_step"),
     ],
 )
 def test_an_application_that_is_none_is_refused_with_a_sentence(
