@@ -22,6 +22,8 @@ PAGES = ["users", "orders", "stock"]
 class Batch(FlowRuntime):
     """Fetch three pages at once, then add up."""
 
+    workflows = (SPEC,)
+
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """The same batch comes back until all of it is done."""
         ctx = invocation.context()

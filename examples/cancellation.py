@@ -19,6 +19,8 @@ SPEC = WorkflowSpec.python("examples.cancellation")
 class Rental(FlowRuntime):
     """Hold a machine for an hour; give it back when asked to stop."""
 
+    workflows = (SPEC,)
+
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """Cleanup uses ids of its own: everything open before the request is cancelled."""
         ctx = invocation.context()

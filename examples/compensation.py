@@ -19,6 +19,8 @@ SPEC = WorkflowSpec.python("examples.compensation")
 class Booking(FlowRuntime):
     """Reserve a seat, charge the card, and give the seat back if the charge fails."""
 
+    workflows = (SPEC,)
+
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """``continue_workflow_on_failure`` hands the failure to this code."""
         ctx = invocation.context()

@@ -30,6 +30,8 @@ class Answer(BaseModel):
 class Approval(FlowRuntime):
     """Ask, wait, tell."""
 
+    workflows = (SPEC,)
+
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """The token comes with the input: workflow code must not make random values itself."""
         ctx = invocation.context()

@@ -53,6 +53,8 @@ def approval_token(run_id: str) -> str:
 class InvoiceApproval(FlowRuntime):
     """Decides from what is already recorded; the same history always gives the same decision."""
 
+    workflows = (SPEC,)
+
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """One decision: what to do next, given everything that has happened."""
         if invocation.spec.name != SPEC.name:

@@ -21,6 +21,8 @@ PAUSE = timedelta(milliseconds=200)
 class Poll(FlowRuntime):
     """Ask every 200 ms until the job is done."""
 
+    workflows = (SPEC,)
+
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """Round n has the step ``check-n`` and the wait ``pause-n``."""
         ctx = invocation.context()

@@ -19,6 +19,8 @@ SPEC = WorkflowSpec.python("examples.recoverable_step_failure")
 class Report(FlowRuntime):
     """Prefer the fresh report, settle for the cached one."""
 
+    workflows = (SPEC,)
+
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """``step_failed`` gives the recorded error once all attempts are used up."""
         ctx = invocation.context()

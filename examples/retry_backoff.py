@@ -21,6 +21,8 @@ SPEC = WorkflowSpec.python("examples.retry_backoff")
 class Flaky(FlowRuntime):
     """One step that succeeds at its third attempt."""
 
+    workflows = (SPEC,)
+
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """The policy is part of the step's definition and must not change while it is open."""
         ctx = invocation.context()

@@ -20,6 +20,8 @@ from flowpg import (
 class Both(FlowRuntime):
     """One process may serve many workflows: it looks at the name."""
 
+    workflows = (RENTAL, APPROVAL)
+
     def __init__(self) -> None:
         self._by_name: dict[str, Rental | Approval] = {
             RENTAL.name: Rental(),

@@ -35,6 +35,8 @@ class User(BaseModel):
 class Sequential(FlowRuntime):
     """Load the user, then charge them."""
 
+    workflows = (SPEC,)
+
     def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
         """One decision from what is recorded."""
         ctx = invocation.context()
