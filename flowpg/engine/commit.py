@@ -88,6 +88,10 @@ class PatientStore:
         """Give back the lease of a run with nothing left to do."""
         return await self._insist(lambda: self._store.release_run(lease))
 
+    async def has_ended(self, run_id: str) -> bool:
+        """Whether the store says so, whatever can be made of the history. Asked once."""
+        return (await self._store.run_info(run_id)).status.terminal
+
     async def read_clock(self, tip: RunTip) -> None:
         """Tell the tip what time it is in the store."""
         tip.saw(await self._insist(self._store.now))

@@ -23,13 +23,13 @@ from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
 from flowpg.engine.parked import ParkedRuns, load_claimed
 from flowpg.engine.tip import RunTip
-from flowpg.errors import InvalidArgument, RunNotFound
+from flowpg.errors import InvalidArgument, InvalidTransition, RunNotFound, SerializationError
 from flowpg.model.ids import check_run_id
 from flowpg.model.inspection import ScheduledWakeup
 from flowpg.model.records import LoadedRun, RunLease, VerbResult
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.replay.projection import project
-from flowpg.replay.runtime import FlowRuntime
+from flowpg.replay.runtime import FlowRuntime, known
 from flowpg.store.protocol import FlowEventStore
 
 logger = logging.getLogger("flowpg.engine")
@@ -55,6 +55,7 @@ class EngineCore:
         runtime: FlowRuntime | None = None,
         options: EngineOptions | None = None,
     ) -> None:
+        known(runtime)  # InvalidArgument here rather than at the first run
         self.store = store
         self.runtime = runtime
         self.options = options or EngineOptions()
@@ -136,7 +137,14 @@ class EngineCore:
         self._needs_runtime()
         async with self._alone(lease.run_id):
             drive = RunDrive(self._drive_parts(), lease)
-            await self._run_drive(drive, loaded, None, parked)
+            try:
+                await self._run_drive(drive, loaded, None, parked)
+            except (SerializationError, InvalidTransition) as error:
+                if not drive.over:
+                    raise
+                # It was ended from outside, and what else its history says moves nothing.
+                logger.info("run %r has ended (%s)", lease.run_id, type(error).__name__)
+                return None
             # Nobody else has its snapshot, so it may be folded forward by the next drive.
             self._parked.park(drive.tip)
             return None if drive.tip.terminal else drive.tip.seconds_to_deadline()

@@ -31,13 +31,14 @@ from flowpg.errors import (
     ReplayLimitExceeded,
     RunNotFound,
     StoreError,
+    UnknownWorkflow,
 )
 from flowpg.model import events
 from flowpg.model.records import AppendOutcome, AppendResult, Heartbeat, LoadedRun, RunLease
 from flowpg.model.snapshot import RunStatus, StepStatus, WorkflowRunSnapshot
 from flowpg.replay.outcomes import settle
 from flowpg.replay.plan import StepLaunch
-from flowpg.replay.runtime import FlowRuntime, StepInvocation
+from flowpg.replay.runtime import FlowRuntime, StepInvocation, serves
 
 logger = logging.getLogger("flowpg.engine.drive")
 
@@ -82,6 +83,7 @@ class RunDrive:
         self._lost = False
         self._draining = False
         self._owned = True
+        self.over = False  # the run had ended already, and its history could not be read
 
     @property
     def run_id(self) -> str:
@@ -175,22 +177,29 @@ class RunDrive:
         if tip.terminal:
             return []
         now = tip.now if as_of is None else max(as_of, tip.now)
-        launches: list[StepLaunch] = []
         if not self._halted:
             self._admit()
         if not self._halted:
             if tip.snapshot.status is RunStatus.PENDING:
                 tip.fold([events.run_started()])
             tip.fold_repairs()
-            launches += tip.fold_due(now)
-        launches += self._fold_outcomes()
+            if tip.fold_due(now):
+                self._observed = 0
+        launches = self._fold_outcomes()
         if self._replay_due and not self._halted:
             launches += await self._replay(now)
+            if self._stop is not None and launches:
+                # Code that cannot go on burns no attempts: fold again, without those to follow.
+                await self._load(None)
+                return self._fold_outcomes()
         return launches
 
     def _admit(self) -> None:
         try:
-            self._options.admit(self.run_id, self._tip.snapshot.spec.runtime_build)
+            spec = self._tip.snapshot.spec
+            self._options.admit(self.run_id, spec.runtime_build)
+            if not serves(self._parts.runtime, spec.name):
+                raise UnknownWorkflow(spec.name)
         except EngineFault as fault:
             self._stop = fault
 
@@ -202,7 +211,8 @@ class RunDrive:
             self._outcomes.append(settled)
         for settled in self._outcomes:
             if settled.outcome is not None and not self._tip.terminal:
-                plan = settle(self._tip.snapshot, settled.step_id, settled.attempt, settled.outcome)
+                subject = self._tip.snapshot, settled.step_id, settled.attempt
+                plan = settle(*subject, settled.outcome, relaunch=not self._halted)
                 self._tip.fold(plan.events)
                 launches += plan.launches
                 if plan.events:
@@ -224,9 +234,10 @@ class RunDrive:
                 tip.pending.clear()  # nobody has taken this run up
             return []
         tip.fold(plan.events)
+        launches = plan.launches + tip.fold_retries(now)
         news = any(event.type in _NEWS for event in plan.events)
         self._observed = seen if news else tip.snapshot.last_sequence
-        return plan.launches
+        return launches
 
     @property
     def _replay_due(self) -> bool:
@@ -304,16 +315,10 @@ class RunDrive:
         workflow = self._tip.snapshot.spec.name
         for step in launches:
             if not self._handlers.is_running(step.step_id, step.attempt):
-                self._handlers.launch(
-                    StepInvocation(
-                        self.run_id,
-                        step.step_id,
-                        step.attempt,
-                        step.step_name,
-                        step.input,
-                        workflow,
-                    )
+                invocation = StepInvocation(
+                    self.run_id, step.step_id, step.attempt, step.step_name, step.input, workflow
                 )
+                self._handlers.launch(invocation)
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -382,6 +387,9 @@ class RunDrive:
             delay = blocked_delay(self._lease.attempts)
             reason = None if isinstance(error, StoreError) else blocked_reason(error)
         try:
+            if reason is not None and await self._store.has_ended(self.run_id):
+                self.over = await self._store.release(self._lease)
+                return
             await self._store.give_back(self._lease, delay, reason)
         except Exception as failure:  # noqa: BLE001  the lease then runs out by itself
             logger.warning(

@@ -91,12 +91,20 @@ class RunTip:
             self._repaired = True
             self.fold(repair_events(self.snapshot))
 
-    def fold_due(self, now: datetime) -> list[StepLaunch]:
-        """Complete timers, dispose hooks and start delayed retries whose time has come; returns
-        the steps to launch."""
+    def fold_due(self, now: datetime) -> bool:
+        """Complete timers and dispose hooks whose time has come. Says whether the time of a
+        delayed retry has come too: a replay is to start that, so that code which does not fit the
+        history burns no attempts."""
+        if self.terminal or not self.snapshot.open.suspends:
+            return False
+        self.fold(due_events(self.snapshot, now))
+        return bool(due_retries(self.snapshot, now).launches)
+
+    def fold_retries(self, now: datetime) -> list[StepLaunch]:
+        """Start the delayed retries whose time has come and that the replay did not ask for;
+        returns the steps to launch."""
         if self.terminal or not self.snapshot.open.suspends:
             return []
-        self.fold(due_events(self.snapshot, now))
         retries = due_retries(self.snapshot, now)
         self.fold(retries.events)
         return retries.launches

@@ -49,11 +49,19 @@ class Failure:
 Outcome = Success | Failure
 
 
-def settle(snapshot: WorkflowRunSnapshot, step_id: str, attempt: int, outcome: Outcome) -> Plan:
+def settle(
+    snapshot: WorkflowRunSnapshot,
+    step_id: str,
+    attempt: int,
+    outcome: Outcome,
+    *,
+    relaunch: bool = True,
+) -> Plan:
     """The events of an outcome, and the step to run again if it is retried at once.
 
     A stale outcome, of a step that is not running that attempt (any more), gives an empty plan.
-    An output too large to store fails the step for good. The snapshot is only read.
+    An output too large to store fails the step for good. Without ``relaunch`` a retry that is due
+    at once is left for a later decision to start. The snapshot is only read.
     """
     plan = Plan()
     step = snapshot.steps.get(step_id)
@@ -77,7 +85,7 @@ def settle(snapshot: WorkflowRunSnapshot, step_id: str, attempt: int, outcome: O
             f"{events.MAX_PAYLOAD_BYTES}; store it elsewhere and return a reference",
             retryable=False,
         )
-    _failed(snapshot, step, outcome, plan)
+    _failed(snapshot, step, outcome, plan, relaunch)
     return plan
 
 
@@ -96,7 +104,11 @@ def error_text(text: str) -> str:
 
 
 def _failed(
-    snapshot: WorkflowRunSnapshot, step: StepSnapshot, failure: Failure, plan: Plan
+    snapshot: WorkflowRunSnapshot,
+    step: StepSnapshot,
+    failure: Failure,
+    plan: Plan,
+    relaunch: bool,
 ) -> None:
     step_id, attempt = step.step_id, step.attempt
     error = error_text(failure.error)
@@ -109,7 +121,7 @@ def _failed(
         plan.events.append(
             events.step_retrying(step_id, attempt, error, delay, requested=requested)
         )
-        if not delay:
+        if not delay and relaunch:
             plan.events.append(events.step_started(step_id, attempt + 1))
             plan.launches.append(StepLaunch(step_id, step.step_name, step.input, attempt + 1))
         return

@@ -32,9 +32,9 @@ async def test_folds_and_calls_a_step_are_the_same_for_a_short_and_a_long_run(
     counted: Counter[str] = Counter()
 
     def counting(name: str, function: Any) -> Any:
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
             counted[name] += 1
-            return function(*args)
+            return function(*args, **named)
 
         return call
 
