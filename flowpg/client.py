@@ -214,6 +214,10 @@ class FlowClient:
         """Counts over all runs."""
         return self._run(reads.run_summary())
 
+    def now(self) -> datetime:
+        """The database's time, which all recorded times are of."""
+        return self._run(reads.now())
+
     def list_active_hooks(self, run_id: str | None = None) -> list[ActiveHookSnapshot]:
         """Hooks that can be answered, of one run or of all."""
         return self._pages(lambda last: reads.active_hooks(run_id, last))

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 import traceback
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -62,6 +64,10 @@ def _main(
     ] = False,
 ) -> None:
     """Durable workflows that live in PostgreSQL."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What it cannot print it shows by its escape.
+            stream.reconfigure(errors="backslashreplace")
 
 
 for _module in _COMMANDS:

@@ -6,21 +6,20 @@ They are thin callers of the same SQL functions that psql can call.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from flowpg.client import FlowClient
+from flowpg.console import lines
 from flowpg.console.migrate import SchemaOption
 from flowpg.console.target import DsnOption, open_target
 from flowpg.errors import InvalidArgument
 from flowpg.model import jsontext
-from flowpg.model.inspection import RunRow
 from flowpg.model.jsonl import dump_history, load_history
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.spec import WorkflowSpec
@@ -29,10 +28,8 @@ from flowpg.postgres.schema_check import verify
 
 RunArgument = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 JsonlOption = Annotated[bool, typer.Option("--jsonl", help="Print JSON lines, to keep or import.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")]
 ReasonOption = Annotated[str | None, typer.Option(help="Why; the workflow sees it.")]
-
-# Plain text when piped: no borders cut at 80 columns, no colours.
-_out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def register(app: typer.Typer) -> None:
@@ -70,6 +67,7 @@ def runs(
     workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
     blocked: Annotated[bool, typer.Option("--blocked", help="Only runs that are blocked.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
+    as_json: JsonOption = False,
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
@@ -79,43 +77,55 @@ def runs(
             status=status, workflow_name=workflow, blocked=blocked or None, limit=limit
         )
         summary = client.summary()
+    if as_json:
+        found = {"runs": [lines.run_json(row) for row in rows], "summary": asdict(summary)}
+        typer.echo(jsontext.encode(found))
+        return
     if rows:
-        table = Table("run", "workflow", "status", "events", "created", "blocked on")
-        for row in rows:
-            table.add_row(*_cells(row))
-        _out.print(table)
-    _out.print(
-        f"{summary.total} runs: {summary.pending} pending, {summary.running} running, "
-        f"{summary.suspended} suspended, {summary.cancelling} cancelling, "
-        f"{summary.completed} completed, {summary.failed} failed, {summary.cancelled} cancelled"
-    )
+        _print(lines.run_list(rows))
+    typer.echo(lines.counts(summary))
 
 
-def show(run_id: RunArgument, dsn: DsnOption = None, schema: SchemaOption = DEFAULT_SCHEMA) -> None:
-    """Show where a run stands, what it waits for, and how its steps went."""
+def show(
+    run_id: RunArgument,
+    as_json: JsonOption = False,
+    dsn: DsnOption = None,
+    schema: SchemaOption = DEFAULT_SCHEMA,
+) -> None:
+    """Show where a run stands, who drives it, what it waits for, and how its steps went."""
     with _client(dsn, schema) as client:
         row = client.run_info(run_id)
         snapshot = client.snapshot(run_id)
         waiting = client.list_open_suspensions(run_id)
-    _out.print(f"[bold]{row.run_id}[/]  {row.workflow_name} version {row.workflow_version}")
-    _out.print(f"status    {row.status}, {row.head_sequence} events, queue {row.queue}")
-    if row.blocked_reason:
-        _out.print(f"blocked   {row.blocked_reason}", markup=False)
-    if row.waiting_for:
-        _out.print(f"waiting   {row.waiting_for}", markup=False)
-    for item in waiting:
-        until = f" until {item.due_at.isoformat()}" if item.due_at else ""
-        _out.print(f"waits for {item.kind} {item.subject_id}{until}", markup=False)
-    if snapshot.error:
-        _out.print(f"error     {snapshot.error}", markup=False)
+        now = client.now()
+    driven = lines.driver(row, now)
+    if as_json:
+        typer.echo(jsontext.encode(lines.show_json(row, snapshot, waiting, driven)))
+        return
+    reason = snapshot.cancellation.reason if snapshot.cancellation else None
+    said = [
+        ("status", f"{row.status}, {row.head_sequence} events, queue {row.queue}"),
+        ("blocked", row.blocked_reason),
+        ("driver", driven),
+        ("waiting", row.waiting_for),
+        *(("waits for", lines.wait_line(item, now)) for item in waiting),
+        ("reason", reason),
+        ("error", snapshot.error),
+    ]
     if snapshot.status is RunStatus.COMPLETED:
-        _out.print(f"output    {jsontext.encode(snapshot.output)}", markup=False)
+        said.append(("output", jsontext.encode(snapshot.output)))
+    typer.echo(f"{row.run_id}  {row.workflow_name} version {row.workflow_version}")
+    _print(f"{name:<9} {text}" for name, text in said if text)
     if snapshot.steps:
-        table = Table("step", "name", "status", "attempt", "last error")
-        for step in snapshot.steps.values():
-            attempt = f"{step.attempt} of {step.retry.attempts}"
-            table.add_row(step.step_id, step.step_name, step.status, attempt, step.error or "")
-        _out.print(table)
+        cells = [
+            (
+                *(step.step_id, step.step_name, step.status),
+                f"{step.attempt} of {step.retry.attempts}",
+                step.error or "",
+            )
+            for step in snapshot.steps.values()
+        ]
+        _print(lines.columns(("step", "name", "status", "attempt", "last error"), cells))
 
 
 def history(
@@ -130,11 +140,15 @@ def history(
     if jsonl:
         sys.stdout.write(dump_history(events))
         return
-    table = Table("#", "event", "about", "recorded")
-    for event in events:
-        when = event.recorded_at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        table.add_row(str(event.sequence), event.key, event.subject or "", when)
-    _out.print(table)
+    cells = [
+        (
+            *(str(event.sequence), event.key, event.subject or ""),
+            event.recorded_at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
+            lines.detail(event),
+        )
+        for event in events
+    ]
+    _print(lines.columns(("#", "event", "about", "recorded", "detail"), cells))
 
 
 def cancel(
@@ -195,12 +209,6 @@ def _client(dsn: str | None, schema: str) -> Iterator[FlowClient]:
             yield client
 
 
-def _cells(row: RunRow) -> tuple[Any, ...]:
-    return (
-        row.run_id,
-        row.workflow_name,
-        row.status,
-        str(row.head_sequence),
-        row.created_at.strftime("%Y-%m-%d %H:%M:%S"),
-        row.blocked_reason or row.waiting_for or "",
-    )
+def _print(found: Iterable[str]) -> None:
+    for line in found:
+        typer.echo(line)

@@ -35,6 +35,9 @@ class RunRow:
     ``blocked_reason`` is what the last worker said that could not go on. ``waiting_for`` is found
     out at the moment of the call: why no live worker takes a run that has work to do (its queue is
     paused, or none serves its queue, build or workflow); None in a store without a list of workers.
+    ``lease_owner`` held the run last if it was not given back, until ``lease_expires_at``;
+    ``available_at`` is from when a worker may take it. They are known of a run that was asked for
+    by its id, in a store in PostgreSQL, and None elsewhere.
     """
 
     run_id: str
@@ -49,6 +52,9 @@ class RunRow:
     updated_at: datetime
     ended_at: datetime | None
     waiting_for: str | None = field(default=None, compare=False)
+    lease_owner: str | None = field(default=None, compare=False)
+    lease_expires_at: datetime | None = field(default=None, compare=False)
+    available_at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -55,7 +56,9 @@ _LIST_RUNS = Function(
     ("text", "text", "text", "boolean", "timestamptz", "text", "integer"),
     _RUN,
 )
-_RUN_INFO = Function("flow_run_info", ("text",), _RUN)
+_RUN_INFO = Function(
+    "flow_run_info", ("text",), (*_RUN, "lease_owner", "lease_expires_at", "available_at")
+)
 _SUMMARY = Function("flow_run_summary", (), tuple(WorkflowRunSummary.__dataclass_fields__))
 _SUSPENSIONS = Function(
     "flow_open_suspensions",
@@ -151,7 +154,13 @@ def run_info(run_id: str) -> Call[RunRow]:
     def read(rows: Sequence[Row]) -> RunRow:
         if not rows:
             raise RunNotFound(run_id)
-        return _run_row(rows[0])
+        *row, owner, expires, available = rows[0]
+        return replace(
+            _run_row(row),
+            lease_owner=owner,
+            lease_expires_at=utc_or_none(expires),
+            available_at=utc_or_none(available),
+        )
 
     return Call(_RUN_INFO, (check_run_id(run_id),), read)
 

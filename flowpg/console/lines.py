@@ -1,0 +1,152 @@
+"""What the commands about runs print: plain lines in columns, which never cut an id, and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from flowpg.model import events
+from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.inspection import RunRow, WorkflowRunSummary, WorkflowRunSuspension
+from flowpg.model.snapshot import WorkflowRunSnapshot
+from flowpg.model.times import format_time
+
+_COUNTED = ("pending", "running", "suspended", "cancelling", "completed", "failed", "cancelled")
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for the head and one for each row, aligned with spaces; the last column is as long
+    as it is."""
+    table = [head, *(tuple(_line(cell) for cell in row) for row in rows)]
+    widths = [max(len(row[at]) for row in table) for at in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def run_list(rows: Sequence[RunRow]) -> Iterator[str]:
+    """A line for each run, and one more below it for what it is blocked on or waits for."""
+    cells = [
+        (row.run_id, row.workflow_name, row.status, str(row.head_sequence), moment(row.created_at))
+        for row in rows
+    ]
+    head, *lines = columns(("run", "workflow", "status", "events", "created"), cells)
+    yield head
+    for row, line in zip(rows, lines, strict=True):
+        yield line
+        if row.blocked_reason:
+            yield f"    blocked: {_line(row.blocked_reason)}"
+        if row.waiting_for:
+            yield f"    waiting: {_line(row.waiting_for)}"
+
+
+def counts(summary: WorkflowRunSummary) -> str:
+    """How many runs there are, and how many stand where."""
+    found = ", ".join(f"{getattr(summary, name)} {name}" for name in _COUNTED)
+    return f"{summary.total} {'run' if summary.total == 1 else 'runs'}: {found}"
+
+
+def driver(row: RunRow, now: datetime) -> str:
+    """Who drives a run, or what keeps it from being driven; empty where that is nobody's turn."""
+    if row.status.terminal:
+        return ""
+    if row.lease_owner and row.lease_expires_at:
+        until = moment(row.lease_expires_at)
+        if row.lease_expires_at > now:
+            return f"driven by {row.lease_owner}, lease until {until}"
+        return f"waiting for a worker: the last lease, of {row.lease_owner}, ran out at {until}"
+    if row.available_at is None:
+        return ""
+    if row.available_at > now:
+        return f"left alone until {moment(row.available_at)}"
+    return f"waiting for a worker since {moment(row.available_at)}"
+
+
+def wait_line(item: WorkflowRunSuspension, now: datetime) -> str:
+    """What a run waits for, and until when."""
+    name = "timer" if item.kind == "wait" else item.kind
+    if item.due_at is None:
+        return f"{name} {item.subject_id}"
+    seconds = (item.due_at - now).total_seconds()
+    due = f"due in {seconds:.0f} s" if seconds > 0 else "due now"
+    return f"{name} {item.subject_id}, {due} ({moment(item.due_at)})"
+
+
+def detail(event: FlowEventEnvelope) -> str:
+    """What an event says beside its subject, on one line: never a payload or a token."""
+    data, parts = event.data, []
+    if event.type == events.STEP_CREATED:
+        parts.append(str(data.get("step_name")))
+    if event.type.startswith("step_") and "attempt" in data:
+        parts.append(f"attempt {data['attempt']}")
+    deadline = events.deadline_of(event)
+    if deadline is not None:
+        verb = {events.STEP_RETRYING: "again at", events.HOOK_CREATED: "expires"}
+        parts.append(f"{verb.get(event.type, 'due')} {moment(deadline)}")
+    if event.type == events.RUN_TIMED_OUT:
+        parts.append(f"deadline {data.get('deadline')}")
+    parts += [_line(str(data[name])) for name in ("error", "reason") if data.get(name)]
+    return ", ".join(parts)
+
+
+def run_json(row: RunRow) -> dict[str, Any]:
+    """The members of a run's row."""
+    return {
+        "run_id": row.run_id,
+        "workflow_name": row.workflow_name,
+        "workflow_version": row.workflow_version,
+        "runtime_build": row.runtime_build,
+        "queue": row.queue,
+        "status": row.status.value,
+        "events": row.head_sequence,
+        "blocked_reason": row.blocked_reason,
+        "waiting_for": row.waiting_for,
+        "created_at": format_time(row.created_at),
+        "updated_at": format_time(row.updated_at),
+        "ended_at": None if row.ended_at is None else format_time(row.ended_at),
+    }
+
+
+def show_json(
+    row: RunRow, run: WorkflowRunSnapshot, waiting: Sequence[WorkflowRunSuspension], driven: str
+) -> dict[str, Any]:
+    """All that ``flowpg show`` prints, by name."""
+    return {
+        **run_json(row),
+        "driver": driven or None,
+        "lease_owner": row.lease_owner,
+        "lease_expires_at": row.lease_expires_at and format_time(row.lease_expires_at),
+        "waits_for": [
+            {
+                "kind": item.kind.value,
+                "id": item.subject_id,
+                "due_at": None if item.due_at is None else format_time(item.due_at),
+            }
+            for item in waiting
+        ],
+        "steps": [
+            {
+                "step_id": step.step_id,
+                "step_name": step.step_name,
+                "status": step.status.value,
+                "attempt": step.attempt,
+                "attempts": step.retry.attempts,
+                "error": step.error,
+            }
+            for step in run.steps.values()
+        ],
+        "error": run.error,
+        "output": run.output,
+        "cancellation_reason": run.cancellation.reason if run.cancellation else None,
+    }
+
+
+def moment(when: datetime) -> str:
+    """A time of the database, to the second."""
+    return f"{when:%Y-%m-%d %H:%M:%S}Z"
+
+
+def _line(text: str) -> str:
+    return " | ".join(part.strip() for part in text.splitlines() if part.strip())

@@ -1,0 +1,90 @@
+"""What the commands about runs print of ids, reasons, drivers and events."""
+
+import json
+from datetime import timedelta
+
+from typer.testing import CliRunner
+
+from flowpg.console.main import app
+from flowpg.errors import NonRetryable, UnknownStep
+from flowpg.fleet.worker import FlowWorker
+from flowpg.replay.runtime import StepInvocation
+from tests.engine.support import SPEC, EngineStore
+from tests.fleet.apps import Marked
+
+LONG = "order-" + "x" * 200
+
+
+class Failing(Marked):
+    """Its step fails for good."""
+
+    def run_step(self, step: StepInvocation) -> None:
+        """Say why."""
+        raise NonRetryable("the card was refused\nfor good")
+
+
+class Without(Marked):
+    """Has no step."""
+
+    def run_step(self, step: StepInvocation) -> None:
+        """Block."""
+        raise UnknownStep(step.step_name)
+
+
+def said(dsn: str, *arguments: str) -> str:
+    """What the command prints."""
+    result = CliRunner().invoke(app, [*arguments, "--dsn", dsn])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+async def _driven(store: EngineStore, runtime: Marked, run_id: str) -> None:
+    engine = await store.engine(runtime)
+    await engine.start_with_id(run_id, SPEC, "s", drive=False)
+    await FlowWorker(engine).run_until_idle()
+
+
+async def test_ids_are_whole_and_what_blocks_a_run_has_a_line_of_its_own(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    await _driven(postgres_only, Without(), LONG)
+    printed = said(direct_dsn, "runs").splitlines()
+    assert [line for line in printed if line.startswith(LONG + "  ")]
+    assert [line for line in printed if line.startswith("    blocked: UnknownStep: ")]
+    assert printed[-1].startswith("1 run: ")
+    found = json.loads(said(direct_dsn, "runs", "--json"))
+    assert [run["run_id"] for run in found["runs"]] == [LONG]
+    assert found["summary"]["total"] == 1
+
+
+async def test_a_history_says_what_failed_and_which_attempt(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    await _driven(postgres_only, Failing(), "order-1")
+    printed = said(direct_dsn, "history", "order-1")
+    assert "attempt 1, NonRetryable: the card was refused | for good" in printed
+    assert LONG not in printed
+
+
+async def test_a_cancelled_run_says_why(postgres_only: EngineStore, direct_dsn: str) -> None:
+    engine = await postgres_only.engine(None)
+    await engine.start_with_id("order-1", SPEC, "s", drive=False)
+    await engine.force_cancel("order-1", "the customer left")
+    assert "the customer left" in said(direct_dsn, "show", "order-1")
+    assert "the customer left" in said(direct_dsn, "history", "order-1")
+
+
+async def test_show_says_who_drives_a_run_and_whose_lease_ran_out(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    engine = await postgres_only.engine(None)
+    await engine.start_with_id("order-1", SPEC, "s", drive=False)
+    assert "waiting for a worker since" in said(direct_dsn, "show", "order-1")
+    lease = await engine.store.acquire_run("order-1", "host-7", timedelta(seconds=30))
+    assert lease is not None
+    assert "driven by host-7, lease until" in said(direct_dsn, "show", "order-1")
+    postgres_only.advance(timedelta(seconds=31))
+    late = said(direct_dsn, "show", "order-1")
+    assert "waiting for a worker: the last lease, of host-7, ran out at" in late
+    found = json.loads(said(direct_dsn, "show", "order-1", "--json"))
+    assert (found["run_id"], found["lease_owner"]) == ("order-1", "host-7")
