@@ -109,7 +109,7 @@ EXACT = "2026-01-01T00:00:00.000000001Z"
         (
             events.RUN_CREATED,
             {"spec": {"name": "s3cret"}, "input": 1},
-            "spec.runtime, spec.version",
+            "check spec.version",
         ),
         (events.RUN_STARTED, [], "not an object"),
         ("signal_received", {}, "unknown"),
