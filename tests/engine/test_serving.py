@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from flowpg.client import FlowClient
-from flowpg.errors import EngineFault, InvalidArgument, NonDeterministic, UnknownWorkflow
+from flowpg.errors import EngineFault, FlowError, InvalidArgument, NonDeterministic, UnknownWorkflow
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.commands import Decision
 from flowpg.model.records import StartRequest
@@ -17,7 +17,7 @@ from flowpg.model.snapshot import RunStatus
 from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import FlowRuntime, StepInvocation, WorkflowInvocation, known
-from tests.engine.support import MINUTE, SPEC, EngineStore, Script, echo, one_step, short
+from tests.engine.support import LEASE, MINUTE, SPEC, EngineStore, Script, echo, one_step, short
 
 OTHER = WorkflowSpec.python("invoice")
 
@@ -162,17 +162,21 @@ async def test_a_run_that_was_ended_although_nobody_can_read_it_keeps_no_task(
     with psycopg.connect(postgres_only.dsn, autocommit=True) as connection:
         connection.execute("SET session_replication_role = replica")
         connection.execute(
-            "UPDATE flowpg.flow_events SET schema_version = 99 WHERE run_id = %s AND sequence = 1",
+            "UPDATE flowpg.flow_events SET payload = '{\"spec\": 5}' WHERE run_id = %s"
+            " AND sequence = 1",
             (run_id,),
         )
         client = FlowClient(postgres_only.dsn)
         client.request_cancellation(run_id, "it is broken")
-        worker = FlowWorker(engine)
-        await worker.run_once()
-        assert client.run_info(run_id).blocked_reason is not None
-        client.force_cancel(run_id, "it is broken")
+        assert await FlowWorker(engine).run_once() == 1
+        assert "cancellation" not in str(client.run_info(run_id).blocked_reason)
+        with pytest.raises(FlowError):
+            client.snapshot(run_id)
         postgres_only.advance(MINUTE)
-        await worker.run_until_idle()
+        # It is ended while a worker holds it, who then reads what nobody can read.
+        [lease] = await engine.store.claim_runs("default", 1, "a worker", LEASE)
+        client.force_cancel(run_id, "it is broken")
+        assert await engine.drive_claimed(lease) is None
         info = client.run_info(run_id)
         client.close()
         left = connection.execute("SELECT count(*) FROM flowpg.flow_tasks").fetchone()
