@@ -59,8 +59,7 @@ class EngineCore:
         self.store = store
         self.runtime = runtime
         self.options = options or EngineOptions()
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        """The name under which this engine holds leases."""
+        self._mark = secrets.token_hex(4)
         self._drive_numbers = itertools.count(1)
         self._drives: dict[str, RunDrive] = {}
         self._locks: dict[str, _RunLock] = {}
@@ -69,6 +68,12 @@ class EngineCore:
         self._parked = ParkedRuns(self.options.parked_runs)
         self._keeper: Keeper = LeaseKeeper(store, self.options.lease, self.options.beat)
         self._gate = ObserverGate(self.options.observer, self.options.observer_timeout)
+
+    @property
+    def owner(self) -> str:
+        """The name under which this engine holds leases; another one in each forked process, since
+        the same owner may take its own lease again."""
+        return f"{socket.gethostname()}:{os.getpid()}:{self._mark}"
 
     async def __aenter__(self) -> Self:
         return self

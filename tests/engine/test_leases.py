@@ -1,15 +1,18 @@
 """One driver by construction: leases, fences, and wake-ups that meet the end of a drive."""
 
 import asyncio
+import os
 from typing import Any
 
 import pytest
 
+from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import HookConflict, LeaseLost, RunTerminal
 from flowpg.model.commands import Decision
 from flowpg.model.snapshot import RunStatus
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import StepInvocation
+from flowpg.store.memory import InMemoryEventStore
 from tests.engine.support import (
     MINUTE,
     SPEC,
@@ -327,3 +330,19 @@ async def test_leaving_the_driving_to_workers_stores_the_run_and_its_task_only(
     await engine.drive_claimed(lease)
     assert (await engine.snapshot(lease.run_id)).output == ["a"]
     assert await engine.store.claim_runs("default", 10, "worker", MINUTE) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_each_forked_process_holds_leases_under_a_name_of_its_own() -> None:
+    engine = FlowEngine(InMemoryEventStore())
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, engine.owner.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as theirs:
+        assert theirs.read() not in ("", engine.owner)
+    assert engine.owner == engine.owner
