@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,16 @@ from flowpg.fleet.worker import FlowWorker
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
 from flowpg.replay.runtime import FlowRuntime, known, undefined
 from flowpg.store.postgres import PostgresEventStore
+
+
+class LogLevel(StrEnum):
+    """From where on log lines are printed."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
 
 _THREAD_ENDS = 0.2
 """Seconds an idle thread may take to end."""
@@ -107,13 +118,19 @@ def worker(
             help="Answer HTTP /health and /ready here; process n of several on port + n.",
         ),
     ] = None,
+    log_level: Annotated[
+        LogLevel,
+        typer.Option(help="debug shows the traceback of every failed attempt, not just the last."),
+    ] = LogLevel.INFO,
 ) -> None:
     """Drive the runs of a queue.
 
     SIGTERM or Ctrl-C stops claiming, lets steps finish within the grace period, and gives the rest
     back; a second one does not wait.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
     number = child_number(os.environ)
     if processes > 1 and number is None:
         with open_target(dsn, schema=schema) as target:

@@ -312,13 +312,13 @@ class RunDrive:
     def _launch(self, launches: Sequence[StepLaunch]) -> None:
         if self._tip.terminal:
             return
-        workflow = self._tip.snapshot.spec.name
+        workflow, steps = self._tip.snapshot.spec.name, self._tip.snapshot.steps
         for step in launches:
             if not self._handlers.is_running(step.step_id, step.attempt):
                 invocation = StepInvocation(
                     self.run_id, step.step_id, step.attempt, step.step_name, step.input, workflow
                 )
-                self._handlers.launch(invocation)
+                self._handlers.launch(invocation, steps[step.step_id].retry.attempts)
 
     # -- waiting --------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from datetime import timedelta
 
 from flowpg.errors import EngineFault, FlowError, InvalidTransition, NonDeterministic
@@ -27,6 +28,16 @@ def describe(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  its notes and causes may be anything, or raise anything
         lines = lines or ["an error without a name"]
     return _text(error_text("\n".join(lines)))
+
+
+def traceable(error: BaseException | None) -> BaseException | None:
+    """``error`` if its traceback can be printed, for a log line; None for one of hostile code."""
+    try:
+        return error if error is not None and traceback.format_exception(error) else None
+    except BaseException as failure:
+        if ends_the_loop(failure):
+            raise
+        return None
 
 
 def blocked_reason(error: BaseException) -> str:

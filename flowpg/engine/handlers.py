@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from flowpg.engine.errortext import describe, ends_the_loop
+from flowpg.engine.errortext import describe, ends_the_loop, traceable
 from flowpg.errors import EngineFault, NonRetryable, RetryLater, SerializationError
 from flowpg.replay.outcomes import Failure, Outcome, Success
 from flowpg.replay.runtime import FlowRuntime, StepInvocation
@@ -39,9 +39,10 @@ class _Raised(NamedTuple):
 
 
 class _Running:
-    __slots__ = ("attempt", "task")
+    __slots__ = ("attempt", "attempts", "task")
 
     attempt: int
+    attempts: int | None
     task: asyncio.Task[None]
 
 
@@ -86,12 +87,13 @@ class StepHandlers:
             return True
         return any(s.step_id == step_id and s.attempt == attempt for s in self._settled)
 
-    def launch(self, invocation: StepInvocation) -> None:
-        """Start a handler. Its ``step_started`` must be durable already."""
+    def launch(self, invocation: StepInvocation, attempts: int | None = None) -> None:
+        """Start a handler. Its ``step_started`` must be durable already. ``attempts`` is how many
+        the step may have in all."""
         if invocation.step_id in self._running:
             self.abandon(invocation.step_id)
         entry = self._running[invocation.step_id] = _Running()
-        entry.attempt = invocation.attempt
+        entry.attempt, entry.attempts = invocation.attempt, attempts
         entry.task = asyncio.create_task(self._run(entry, invocation))
 
     def take(self) -> list[Settled]:
@@ -123,23 +125,26 @@ class StepHandlers:
     async def _run(self, entry: _Running, invocation: StepInvocation) -> None:
         step_id = invocation.step_id
         settled = Settled(step_id, entry.attempt, None)
+        raised: BaseException | None = None
         try:
             settled.outcome = _success(invocation, await self._call(invocation))
         except EngineFault as error:
             settled.fault = error
         except RetryLater as error:
             delay = error.delay if isinstance(error.delay, timedelta) else None
-            settled.outcome = Failure(describe(error), retryable=True, delay=delay)
+            settled.outcome, raised = Failure(describe(error), retryable=True, delay=delay), error
         except NonRetryable as error:
-            settled.outcome = Failure(describe(error), retryable=False)
+            settled.outcome, raised = Failure(describe(error), retryable=False), error
         except BaseException as error:
             if ends_the_loop(error):
                 raise
             # A handler that cancels itself or exits has failed like any other; without an outcome
             # its run would wait for ever.
-            settled.outcome = Failure(describe(error), retryable=True)
+            settled.outcome, raised = Failure(describe(error), retryable=True), error
         if self._running.get(step_id) is not entry:
             return  # abandoned
+        if isinstance(settled.outcome, Failure):
+            _log(invocation, entry.attempts, settled.outcome, raised)
         del self._running[step_id]
         self._settled.append(settled)
         self._on_settled()
@@ -165,6 +170,21 @@ class StepHandlers:
         if isinstance(result, _Raised):
             raise result.error
         return await result if inspect.isawaitable(result) else result
+
+
+def _log(
+    step: StepInvocation, attempts: int | None, failure: Failure, error: BaseException | None
+) -> None:
+    # The traceback is of the user's own code. It comes with the failure that ends the step; those
+    # that another attempt may mend show it to whoever asks for more.
+    last = not failure.retryable or (attempts is not None and step.attempt >= attempts)
+    logger.warning(
+        "step %r (%s) of run %r failed in attempt %d%s: %s",
+        *(step.step_id, step.step_name, step.run_id, step.attempt),
+        "" if attempts is None else f" of {attempts}",
+        type(error).__name__ if error is not None else "its output cannot be stored",
+        exc_info=traceable(error) if last or logger.isEnabledFor(logging.DEBUG) else None,
+    )
 
 
 def _in_thread(run_step: Callable[[StepInvocation], Any], invocation: StepInvocation) -> Any:

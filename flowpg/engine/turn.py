@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from datetime import datetime
 
-from flowpg.engine.errortext import blocks_run, describe, ends_the_loop
+from flowpg.engine.errortext import blocks_run, describe, ends_the_loop, traceable
 from flowpg.engine.tip import RunTip
 from flowpg.errors import PayloadTooLarge, SerializationError
 from flowpg.model.commands import Fail
 from flowpg.replay.decision import commands_of, decide
 from flowpg.replay.plan import Plan
 from flowpg.replay.runtime import FlowRuntime, WorkflowInvocation
+
+logger = logging.getLogger("flowpg.engine.workflows")
 
 
 async def take_turn(runtime: FlowRuntime, tip: RunTip, now: datetime) -> Plan:
@@ -36,12 +39,22 @@ async def take_turn(runtime: FlowRuntime, tip: RunTip, now: datetime) -> Plan:
         if task is not None and task.cancelling():
             raise
         # Nobody cancelled this drive: the workflow awaited something that was cancelled.
+        _log(invocation, error)
         return decide(snapshot, (Fail(error=describe(error)),), now)
     except BaseException as error:
         if blocks_run(error) or ends_the_loop(error):
             raise
+        _log(invocation, error)
         return decide(snapshot, (Fail(error=describe(error)),), now)
     try:
         return decide(snapshot, commands, now)
     except (SerializationError, PayloadTooLarge) as error:
         return decide(snapshot, (Fail(error=describe(error)),), now)
+
+
+def _log(run: WorkflowInvocation, error: BaseException) -> None:
+    logger.warning(
+        "workflow %r fails run %r: %s",
+        *(run.spec.name, run.run_id, type(error).__name__),
+        exc_info=traceable(error),
+    )

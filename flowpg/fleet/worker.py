@@ -12,6 +12,7 @@ import logging
 from datetime import timedelta
 from time import monotonic
 
+from flowpg.engine.errortext import blocked_reason
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.engine.tip import RunTip
 from flowpg.errors import FlowError, InvalidArgument, LeaseLost, StoreError, StoreUnavailable
@@ -302,8 +303,7 @@ class FlowWorker:
         except StoreError as error:
             logger.warning("run %r is left to another attempt: %s", run_id, error)
         except FlowError as error:
-            # The text may quote the history, which belongs to the run's own pages.
-            logger.warning("run %r is blocked: %s", run_id, type(error).__name__)
+            logger.warning("run %r is blocked: %s", run_id, blocked_reason(error))
         except Exception as error:  # noqa: BLE001  one run must not end the others
             logger.error("driving run %r failed: %s", run_id, type(error).__name__)
 
