@@ -8,6 +8,7 @@ heartbeat's connection, and the process exits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -54,9 +55,22 @@ class Shutdown:
         self._signals += 1
         at_once = self._signals > 1
         limit = AT_ONCE if at_once else self._worker.grace.total_seconds() + _MARGIN
+        _say(self._sentence(at_once))
         threading.Thread(target=self._bound, args=(limit,), daemon=True).start()
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: self._worker.stop(at_once=at_once))
+
+    def _sentence(self, at_once: bool) -> str:
+        if at_once:
+            return "leaving at once"
+        runs = self._worker.liveness().running
+        if not runs:
+            return "stopping: nothing is at work"
+        seconds = f"{self._worker.grace.total_seconds():g}"
+        return (
+            f"stopping: waiting up to {seconds} s for the steps of {runs} "
+            f"{'run' if runs == 1 else 'runs'}; press again to leave at once"
+        )
 
     def _bound(self, limit: float) -> None:
         if self._ended.wait(limit):
@@ -66,3 +80,9 @@ class Shutdown:
         sys.stdout.flush()
         sys.stderr.flush()
         self._exit(0)
+
+
+def _say(sentence: str) -> None:
+    # In a signal handler: sys.stderr may be in the middle of a line of the code it interrupts.
+    with contextlib.suppress(OSError):
+        os.write(2, f"flowpg: {sentence}\n".encode())

@@ -60,7 +60,10 @@ async def test_a_second_signal_does_not_wait(postgres_only: EngineStore, direct_
     async with worker_process(direct_dsn, "--grace", "1000") as process:
         await line(process.stdout, b"entered forever")
         process.send_signal(signal.SIGTERM)
+        said = await line(process.stderr, b"flowpg: stopping")
+        assert b"waiting up to 1000 s for the steps of 1 run; press again to leave" in said
         process.send_signal(signal.SIGINT)
+        await line(process.stderr, b"flowpg: leaving at once")
         assert await exit_code(process) == 0
     await _finish_elsewhere(postgres_only, run_id)
 
@@ -90,6 +93,16 @@ async def test_the_runs_of_a_killed_worker_go_to_another_when_its_lease_has_run_
     assert await FlowWorker(engine).run_until_idle() == 0
     postgres_only.advance(timedelta(seconds=31))
     await _finish_elsewhere(postgres_only, run_id)
+
+
+async def test_a_worker_logs_as_much_as_it_is_told_to(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    assert postgres_only.name == "postgres"
+    async with worker_process(direct_dsn, "--log-level", "debug", says=b" DEBUG ") as process:
+        await line(process.stderr, b"worker on queue")
+        process.send_signal(signal.SIGTERM)
+        assert await exit_code(process) == 0
 
 
 @pytest.mark.parametrize(
