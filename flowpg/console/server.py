@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
 
-from flowpg.postgres.embedded import EmbeddedPostgres, EmbeddedServerError, default_directory
+from flowpg.postgres.embedded import (
+    DirectoryInUse,
+    EmbeddedPostgres,
+    EmbeddedServerError,
+    default_directory,
+    running_dsn,
+)
 
 _LOOK_AGAIN = 0.25
 """Seconds between two looks at whether the server is still there."""
@@ -31,7 +39,8 @@ def serve(
         typer.Option(help="Listen on this port of 127.0.0.1 too, with a password; 0 is any port."),
     ] = None,
 ) -> None:
-    """Run the embedded PostgreSQL in the foreground, and print its DSN.
+    """Run the embedded PostgreSQL in the foreground, and print its DSN; where one runs already,
+    print that one's DSN and fail.
 
     Other commands find it by themselves when they are started in the same directory. It stops with
     Ctrl-C, SIGTERM, or the end of this process however it comes.
@@ -43,13 +52,26 @@ def serve(
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
-    with EmbeddedPostgres(data or default_directory(), tcp_port=tcp) as server:
+    directory = data or default_directory()
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(EmbeddedPostgres(directory, tcp_port=tcp))
+        except DirectoryInUse:
+            if theirs := running_dsn(directory):
+                _print_dsn(theirs)
+            raise
         typer.echo(
             f"flowpg: PostgreSQL {server.release} in {server.directory}; Ctrl-C stops it", err=True
         )
-        typer.echo(server.dsn if tcp is None else server.tcp_dsn)
+        _print_dsn(server.dsn if tcp is None else server.tcp_dsn)
         while not ended.is_set():
             if server.wait(_LOOK_AGAIN):
                 raise EmbeddedServerError(
                     f"the server in {server.directory} ended by itself; its server.log says why"
                 )
+
+
+def _print_dsn(dsn: str) -> None:
+    # For programs on standard output; for people, as a line to paste.
+    typer.echo(f"export FLOWPG_DSN={shlex.quote(dsn)}", err=True)
+    typer.echo(dsn)

@@ -119,3 +119,22 @@ def test_an_empty_dsn_is_no_wish_for_the_embedded_server(
     monkeypatch.delenv("FLOWPG_DSN")
     with pytest.raises(InvalidArgument, match="--dsn is empty"), open_target(variable):
         pass
+
+
+def test_a_second_server_prints_the_dsn_of_the_first_and_fails(
+    place: Path, binaries: Binaries
+) -> None:
+    with EmbeddedPostgres(place, binaries=binaries) as server:
+        second = subprocess.run(
+            [sys.executable, "-m", "flowpg", "server"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert second.returncode == 1
+        assert second.stdout == server.dsn + "\n"
+        assert f"export FLOWPG_DSN='{server.dsn}'\n" in second.stderr
+        assert "belongs to" in second.stderr
+        assert value(server.dsn, "SELECT 1") == 1
