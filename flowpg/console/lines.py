@@ -45,7 +45,12 @@ def run_list(rows: Sequence[RunRow]) -> Iterator[str]:
 def counts(summary: WorkflowRunSummary) -> str:
     """How many runs there are, and how many stand where."""
     found = ", ".join(f"{getattr(summary, name)} {name}" for name in _COUNTED)
-    return f"{summary.total} {'run' if summary.total == 1 else 'runs'}: {found}"
+    return f"{counted(summary.total, 'run')}: {found}"
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def driver(row: RunRow, now: datetime) -> str:

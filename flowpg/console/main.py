@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from flowpg.console import fleet, migrate, runs, server, worker
-from flowpg.errors import FlowError
+from flowpg.errors import FlowError, RunConflict
 
 # In the order of `flowpg --help`.
 _COMMANDS = (migrate, worker, runs, fleet, server)
@@ -86,6 +86,8 @@ def _debugging() -> bool:
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, RunConflict):
+        return f"{error}; `flowpg show {error.run_id}` shows it, a new run needs another id"
     if isinstance(error, FlowError):
         return str(error)
     if isinstance(error, psycopg.Error):

@@ -5,12 +5,13 @@ They are thin callers of the same SQL functions that psql can call.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +19,7 @@ from flowpg.client import FlowClient
 from flowpg.console import lines
 from flowpg.console.migrate import SchemaOption
 from flowpg.console.target import DsnOption, open_target
-from flowpg.errors import InvalidArgument
+from flowpg.errors import InvalidArgument, SerializationError
 from flowpg.model import jsontext
 from flowpg.model.jsonl import dump_history, load_history
 from flowpg.model.snapshot import RunStatus
@@ -29,6 +30,7 @@ from flowpg.postgres.schema_check import verify
 RunArgument = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 JsonlOption = Annotated[bool, typer.Option("--jsonl", help="Print JSON lines, to keep or import.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")]
+_FILE = "JSON lines of one run; - is standard input."
 ReasonOption = Annotated[str | None, typer.Option(help="Why; the workflow sees it.")]
 
 
@@ -53,7 +55,7 @@ def start(
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
     """Start a run and print its id. The same id with the same input again changes nothing."""
-    value = jsontext.decode(input, "--input")
+    value = _json_option(input, "--input")
     with _client(dsn, schema) as client:
         spec = WorkflowSpec.python(workflow, version)
         started = client.start(spec, value, run_id=id, queue=queue)
@@ -104,7 +106,7 @@ def show(
         return
     reason = snapshot.cancellation.reason if snapshot.cancellation else None
     said = [
-        ("status", f"{row.status}, {row.head_sequence} events, queue {row.queue}"),
+        ("status", f"{row.status}, {lines.counted(row.head_sequence, 'event')}, queue {row.queue}"),
         ("blocked", row.blocked_reason),
         ("driver", driven),
         ("waiting", row.waiting_for),
@@ -175,7 +177,7 @@ def answer(
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
     """Answer a hook by run and hook id. The same answer again changes nothing."""
-    value = jsontext.decode(payload, "--payload")
+    value = _json_option(payload, "--payload")
     with _client(dsn, schema) as client:
         done = client.resume_hook(run_id, hook_id, value)
     said = "answered" if done.applied else "was answered so before; nothing was changed"
@@ -183,14 +185,15 @@ def answer(
 
 
 def import_history(
-    file: Annotated[Path, typer.Argument(help="JSON lines of one run.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help=_FILE, show_default=False)],
     queue: Annotated[str, typer.Option(help="The queue whose workers drive it.")] = "default",
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
     """Store a run from `flowpg history --jsonl`, under its own id, event ids and times."""
     try:
-        text = file.read_bytes().decode()
+        raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        text = raw.decode()
     except OSError as error:
         raise InvalidArgument(f"cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -198,7 +201,22 @@ def import_history(
     events = load_history(text)
     with _client(dsn, schema) as client:
         client.import_history(events, queue=queue)
-    typer.echo(f"{events[0].run_id}: {len(events)} events")
+    typer.echo(f"{events[0].run_id}: {lines.counted(len(events), 'event')}")
+
+
+def _json_option(text: str, name: str) -> Any:
+    try:
+        return jsontext.decode(text, name)
+    except SerializationError:
+        try:
+            json.loads(text)
+        except json.JSONDecodeError as error:
+            # Where, and never what: the value may be a secret.
+            raise InvalidArgument(
+                f"{name} is not valid JSON from line {error.lineno}, column {error.colno} on; "
+                f"quote it for the shell, as in {name} '{{\"amount\": 5}}' or {name} '\"text\"'"
+            ) from None
+        raise
 
 
 @contextmanager

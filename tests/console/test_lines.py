@@ -3,6 +3,7 @@
 import json
 from datetime import timedelta
 
+import pytest
 from typer.testing import CliRunner
 
 from flowpg.console.main import app
@@ -88,3 +89,34 @@ async def test_show_says_who_drives_a_run_and_whose_lease_ran_out(
     assert "waiting for a worker: the last lease, of host-7, ran out at" in late
     found = json.loads(said(direct_dsn, "show", "order-1", "--json"))
     assert (found["run_id"], found["lease_owner"]) == ("order-1", "host-7")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"), [("s3cret", "line 1, column 1"), ('{"a":\n s3cret}', "line 2, column 2")]
+)
+def test_an_option_that_is_no_json_is_told_where_and_not_quoted(text: str, place: str) -> None:
+    result = CliRunner().invoke(app, ["start", "order", "--input", text])
+    assert result.exit_code == 1
+    assert f"--input is not valid JSON from {place} on; quote it" in result.stderr
+    assert "s3cret" not in result.output + result.stderr
+
+
+async def test_a_taken_id_comes_with_what_to_do(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    assert postgres_only.name == "postgres"
+    said(direct_dsn, "start", "order", "--id", "order-1", "--input", "1")
+    again = ["start", "order", "--id", "order-1", "--input", "2", "--dsn", direct_dsn]
+    result = CliRunner().invoke(app, again)
+    assert result.exit_code == 1
+    assert "`flowpg show order-1` shows it, a new run needs another id" in result.stderr
+
+
+async def test_a_history_is_imported_from_standard_input(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    assert postgres_only.name == "postgres"
+    said(direct_dsn, "start", "order", "--id", "order-1")
+    exported = said(direct_dsn, "history", "order-1", "--jsonl").replace("order-1", "order-2")
+    result = CliRunner().invoke(app, ["import", "-", "--dsn", direct_dsn], input=exported)
+    assert "order-2: 1 event\n" in result.stdout, result.output
