@@ -1898,16 +1898,20 @@ BEGIN
     SELECT array_agg(c.run_id), array_agg(c.subject_id),
            array_agg(flow_json_get_text(c.payload, 'token')), array_agg(c.fact)
       INTO v_runs, v_hooks, v_tokens, v_events
-      FROM (SELECT e.run_id, e.subject_id, e.payload, e AS fact
+      FROM (SELECT e.run_id, e.subject_id, e.payload, e.sequence, e.event_type, e AS fact,
+                   max(e.sequence) FILTER (WHERE flow_clears(e.event_type))
+                       OVER (PARTITION BY e.run_id COLLATE "C") AS cleared_at,
+                   max(e.sequence) FILTER (
+                       WHERE e.event_type IN ('hook_received', 'hook_disposed'))
+                       OVER (PARTITION BY e.run_id COLLATE "C", e.subject_id COLLATE "C")
+                       AS settled_at
               FROM unnest(p_events) AS e
-             WHERE e.event_type = 'hook_created'
-               AND NOT (p_flags & 56 <> 0 AND EXISTS (
-                    SELECT FROM unnest(p_events) AS later
-                     WHERE later.run_id = e.run_id AND later.sequence > e.sequence
-                       AND (flow_clears(later.event_type)
-                            OR (later.subject_id = e.subject_id
-                                AND later.event_type IN ('hook_received', 'hook_disposed')))))
-           ) AS c;
+             WHERE e.event_type IN ('hook_created', 'hook_received', 'hook_disposed')
+                OR flow_clears(e.event_type)
+             -- of events that create the same hook the first is the one that is kept
+             ORDER BY e.sequence) AS c
+     WHERE c.event_type = 'hook_created'
+       AND c.sequence > coalesce(greatest(c.cleared_at, c.settled_at), 0);
     IF v_runs IS NULL THEN
         RETURN;
     END IF;
@@ -1994,21 +1998,20 @@ BEGIN
     END IF;
 
     INSERT INTO scheduled_wakeups AS w (run_id, kind, subject_id, due_at)
-    SELECT DISTINCT ON (e.run_id, k.kind, e.subject_id)
-           e.run_id, k.kind, e.subject_id, e.due_at
-      FROM unnest(p_events) AS e
-     CROSS JOIN LATERAL (SELECT flow_wakeup_kind(e.event_type) AS kind) AS k
-     WHERE e.due_at IS NOT NULL
-       AND flow_event_flags(e.event_type, true) & 2 <> 0
-       AND NOT (p_flags & 57 <> 0 AND EXISTS (
-            SELECT FROM unnest(p_events) AS later
-             WHERE later.run_id = e.run_id AND later.sequence > e.sequence
-               AND (flow_clears(later.event_type)
-                    OR (later.subject_id = e.subject_id
-                        AND flow_wakeup_kind(later.event_type) = k.kind
-                        AND flow_event_flags(later.event_type, later.due_at IS NOT NULL)
-                            IN (1, 8)))))
-     ORDER BY e.run_id, k.kind, e.subject_id, e.sequence DESC
+    SELECT DISTINCT ON (c.run_id, c.kind, c.subject_id) c.run_id, c.kind, c.subject_id, c.due_at
+      FROM (SELECT e.run_id, e.kind, e.subject_id, e.sequence, e.due_at, e.flags,
+                   max(e.sequence) FILTER (WHERE e.flags & 48 <> 0)
+                       OVER (PARTITION BY e.run_id) AS cleared_at,
+                   max(e.sequence) FILTER (WHERE e.flags IN (1, 8))
+                       OVER (PARTITION BY e.run_id, e.kind, e.subject_id) AS settled_at
+              FROM (SELECT f.run_id COLLATE "C" AS run_id, f.subject_id COLLATE "C" AS subject_id,
+                           f.sequence, f.due_at, flow_wakeup_kind(f.event_type) AS kind,
+                           flow_event_flags(f.event_type, f.due_at IS NOT NULL) AS flags
+                      FROM unnest(p_events) AS f OFFSET 0) AS e
+             WHERE e.flags & 59 <> 0) AS c
+     WHERE c.due_at IS NOT NULL AND c.flags & 2 <> 0
+       AND c.sequence > coalesce(greatest(c.cleared_at, c.settled_at), 0)
+     ORDER BY c.run_id, c.kind, c.subject_id, c.sequence DESC
         ON CONFLICT (run_id, kind, subject_id) DO UPDATE
        SET due_at = excluded.due_at, dispatched_at = NULL;
     PERFORM flow_lower_mark('', (SELECT min(e.due_at) FROM unnest(p_events) AS e));
@@ -2691,17 +2694,21 @@ COMMENT ON FUNCTION flow_append_check(flow_append_element[])
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_append_open_hooks(p_element flow_append_element) RETURNS flow_append_event[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
+-- one pass and one sort, whatever the number of hooks
 RETURN ARRAY(
-    SELECT v
-      FROM unnest((p_element).events) AS v
-     WHERE v.event_type = 'hook_created'
-       AND NOT EXISTS (
-            SELECT FROM unnest((p_element).events) AS later
-             WHERE later.event_position > v.event_position
-               AND (flow_clears(later.event_type)
-                    OR (later.subject_id = v.subject_id
-                        AND later.event_type IN ('hook_received', 'hook_disposed'))))
-     ORDER BY v.event_position);
+    SELECT o.event
+      FROM (SELECT v AS event, v.event_position, v.event_type,
+                   max(v.event_position) FILTER (WHERE flow_clears(v.event_type)) OVER ()
+                       AS cleared_at,
+                   max(v.event_position) FILTER (
+                       WHERE v.event_type IN ('hook_received', 'hook_disposed'))
+                       OVER (PARTITION BY v.subject_id COLLATE "C") AS settled_at
+              FROM unnest((p_element).events) AS v
+             WHERE v.event_type IN ('hook_created', 'hook_received', 'hook_disposed')
+                OR flow_clears(v.event_type)) AS o
+     WHERE o.event_type = 'hook_created'
+       AND o.event_position > coalesce(greatest(o.cleared_at, o.settled_at), 0)
+     ORDER BY o.event_position);
 
 CREATE FUNCTION flow_append_settles(
     p_elements flow_append_element[], p_run_id text, p_hook_id text
@@ -2729,6 +2736,8 @@ COMMENT ON FUNCTION flow_append_settles(flow_append_element[], text, text)
 -- its net effect counts. A token is free when no active hook has it, when the hook that has it is
 -- settled by this element or an earlier one, or when the same hook of the same run asks again. An
 -- active hook cannot change its token.
+-- One look at all wanted hooks finds the few, usually none, that another one may stand in the way
+-- of; only those are gone through, so that the cost grows with the number of hooks.
 -- Locks: none; the caller holds run and token locks. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_append_check_claims(
     p_elements flow_append_element[], p_verdicts flow_append_verdict[]
@@ -2741,8 +2750,12 @@ AS $$
 DECLARE
     v_element flow_append_element;
     v_accepted flow_append_element[] := '{}';
-    v_wanted flow_append_event;
-    -- hooks that accepted elements of this batch leave open
+    v_wanted record;
+    -- wanted hooks that have something in common with each other or with an active hook
+    v_suspect_ordinals integer[];
+    v_suspect_hooks text[];
+    v_suspect_tokens text[];
+    -- those of them that accepted elements of this batch leave open
     v_runs text[] := '{}';
     v_hooks text[] := '{}';
     v_tokens text[] := '{}';
@@ -2750,6 +2763,44 @@ DECLARE
     v_missing text;
     v_owner record;
 BEGIN
+    SELECT array_agg(s.ordinal ORDER BY s.ordinal, s.event_position),
+           array_agg(s.hook_id ORDER BY s.ordinal, s.event_position),
+           array_agg(s.token ORDER BY s.ordinal, s.event_position)
+      INTO v_suspect_ordinals, v_suspect_hooks, v_suspect_tokens
+      FROM (SELECT w.ordinal, w.event_position, w.hook_id, w.token,
+                   o.run_id IS NOT NULL AS is_active,
+                   count(*) OVER (PARTITION BY w.token) AS of_token,
+                   count(*) OVER (PARTITION BY w.ordinal, w.hook_id) AS of_hook
+              FROM (SELECT e.ordinal, e.run_id, v.event_position,
+                           v.subject_id COLLATE "C" AS hook_id, v.token COLLATE "C" AS token
+                      FROM unnest(p_elements) AS e
+                     CROSS JOIN LATERAL unnest(flow_append_open_hooks(e)) AS v
+                     WHERE e.has_token AND (p_verdicts[e.ordinal]).outcome = 'appended') AS w
+              LEFT JOIN LATERAL (
+                    SELECT h.run_id
+                      FROM flow_active_hooks AS h
+                     WHERE h.token = w.token AND (h.run_id <> w.run_id OR h.hook_id <> w.hook_id)
+                       AND NOT (h.run_id = w.run_id AND (h.run_id, h.hook_id) IN (
+                            -- settled by the same element: in nobody's way. Not correlated, so that
+                            -- it is computed once and hashed
+                            SELECT e.run_id COLLATE "C", v.subject_id COLLATE "C"
+                              FROM unnest(p_elements) AS e
+                             CROSS JOIN LATERAL unnest(e.events) AS v
+                             WHERE v.event_type IN ('hook_received', 'hook_disposed')
+                               AND v.subject_id IS NOT NULL AND e.run_id IS NOT NULL
+                               AND (p_verdicts[e.ordinal]).outcome = 'appended'))
+                    UNION ALL
+                    SELECT h.run_id
+                      FROM flow_active_hooks AS h
+                     WHERE h.run_id = w.run_id AND h.hook_id = w.hook_id AND h.token <> w.token
+                     LIMIT 1) AS o ON true) AS s
+     WHERE s.is_active OR s.of_token > 1 OR s.of_hook > 1;
+    IF v_suspect_ordinals IS NULL
+       AND NOT EXISTS (SELECT FROM unnest(p_elements) AS e WHERE e.has_link)
+    THEN
+        RETURN p_verdicts;
+    END IF;
+
     FOREACH v_element IN ARRAY p_elements LOOP
         CONTINUE WHEN (p_verdicts[v_element.ordinal]).outcome <> 'appended';
         IF v_element.has_link THEN
@@ -2770,7 +2821,13 @@ BEGIN
         END IF;
 
         v_before := cardinality(v_tokens);
-        FOREACH v_wanted IN ARRAY flow_append_open_hooks(v_element) LOOP
+        FOR v_wanted IN
+            SELECT s.hook_id AS subject_id, s.token
+              FROM unnest(v_suspect_ordinals, v_suspect_hooks, v_suspect_tokens)
+                   WITH ORDINALITY AS s (ordinal, hook_id, token, place)
+             WHERE s.ordinal = v_element.ordinal
+             ORDER BY s.place
+        LOOP
             SELECT o.run_id, o.hook_id, o.token = v_wanted.token AS is_taken INTO v_owner
               FROM (SELECT h.run_id, h.hook_id, h.token
                       FROM flow_active_hooks AS h

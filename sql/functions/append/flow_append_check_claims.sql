@@ -5,6 +5,8 @@
 -- its net effect counts. A token is free when no active hook has it, when the hook that has it is
 -- settled by this element or an earlier one, or when the same hook of the same run asks again. An
 -- active hook cannot change its token.
+-- One look at all wanted hooks finds the few, usually none, that another one may stand in the way
+-- of; only those are gone through, so that the cost grows with the number of hooks.
 -- Locks: none; the caller holds run and token locks. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_append_check_claims(
     p_elements flow_append_element[], p_verdicts flow_append_verdict[]
@@ -17,8 +19,12 @@ AS $$
 DECLARE
     v_element flow_append_element;
     v_accepted flow_append_element[] := '{}';
-    v_wanted flow_append_event;
-    -- hooks that accepted elements of this batch leave open
+    v_wanted record;
+    -- wanted hooks that have something in common with each other or with an active hook
+    v_suspect_ordinals integer[];
+    v_suspect_hooks text[];
+    v_suspect_tokens text[];
+    -- those of them that accepted elements of this batch leave open
     v_runs text[] := '{}';
     v_hooks text[] := '{}';
     v_tokens text[] := '{}';
@@ -26,6 +32,44 @@ DECLARE
     v_missing text;
     v_owner record;
 BEGIN
+    SELECT array_agg(s.ordinal ORDER BY s.ordinal, s.event_position),
+           array_agg(s.hook_id ORDER BY s.ordinal, s.event_position),
+           array_agg(s.token ORDER BY s.ordinal, s.event_position)
+      INTO v_suspect_ordinals, v_suspect_hooks, v_suspect_tokens
+      FROM (SELECT w.ordinal, w.event_position, w.hook_id, w.token,
+                   o.run_id IS NOT NULL AS is_active,
+                   count(*) OVER (PARTITION BY w.token) AS of_token,
+                   count(*) OVER (PARTITION BY w.ordinal, w.hook_id) AS of_hook
+              FROM (SELECT e.ordinal, e.run_id, v.event_position,
+                           v.subject_id COLLATE "C" AS hook_id, v.token COLLATE "C" AS token
+                      FROM unnest(p_elements) AS e
+                     CROSS JOIN LATERAL unnest(flow_append_open_hooks(e)) AS v
+                     WHERE e.has_token AND (p_verdicts[e.ordinal]).outcome = 'appended') AS w
+              LEFT JOIN LATERAL (
+                    SELECT h.run_id
+                      FROM flow_active_hooks AS h
+                     WHERE h.token = w.token AND (h.run_id <> w.run_id OR h.hook_id <> w.hook_id)
+                       AND NOT (h.run_id = w.run_id AND (h.run_id, h.hook_id) IN (
+                            -- settled by the same element: in nobody's way. Not correlated, so that
+                            -- it is computed once and hashed
+                            SELECT e.run_id COLLATE "C", v.subject_id COLLATE "C"
+                              FROM unnest(p_elements) AS e
+                             CROSS JOIN LATERAL unnest(e.events) AS v
+                             WHERE v.event_type IN ('hook_received', 'hook_disposed')
+                               AND v.subject_id IS NOT NULL AND e.run_id IS NOT NULL
+                               AND (p_verdicts[e.ordinal]).outcome = 'appended'))
+                    UNION ALL
+                    SELECT h.run_id
+                      FROM flow_active_hooks AS h
+                     WHERE h.run_id = w.run_id AND h.hook_id = w.hook_id AND h.token <> w.token
+                     LIMIT 1) AS o ON true) AS s
+     WHERE s.is_active OR s.of_token > 1 OR s.of_hook > 1;
+    IF v_suspect_ordinals IS NULL
+       AND NOT EXISTS (SELECT FROM unnest(p_elements) AS e WHERE e.has_link)
+    THEN
+        RETURN p_verdicts;
+    END IF;
+
     FOREACH v_element IN ARRAY p_elements LOOP
         CONTINUE WHEN (p_verdicts[v_element.ordinal]).outcome <> 'appended';
         IF v_element.has_link THEN
@@ -46,7 +90,13 @@ BEGIN
         END IF;
 
         v_before := cardinality(v_tokens);
-        FOREACH v_wanted IN ARRAY flow_append_open_hooks(v_element) LOOP
+        FOR v_wanted IN
+            SELECT s.hook_id AS subject_id, s.token
+              FROM unnest(v_suspect_ordinals, v_suspect_hooks, v_suspect_tokens)
+                   WITH ORDINALITY AS s (ordinal, hook_id, token, place)
+             WHERE s.ordinal = v_element.ordinal
+             ORDER BY s.place
+        LOOP
             SELECT o.run_id, o.hook_id, o.token = v_wanted.token AS is_taken INTO v_owner
               FROM (SELECT h.run_id, h.hook_id, h.token
                       FROM flow_active_hooks AS h

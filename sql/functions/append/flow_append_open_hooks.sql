@@ -5,17 +5,21 @@
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_append_open_hooks(p_element flow_append_element) RETURNS flow_append_event[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
+-- one pass and one sort, whatever the number of hooks
 RETURN ARRAY(
-    SELECT v
-      FROM unnest((p_element).events) AS v
-     WHERE v.event_type = 'hook_created'
-       AND NOT EXISTS (
-            SELECT FROM unnest((p_element).events) AS later
-             WHERE later.event_position > v.event_position
-               AND (flow_clears(later.event_type)
-                    OR (later.subject_id = v.subject_id
-                        AND later.event_type IN ('hook_received', 'hook_disposed'))))
-     ORDER BY v.event_position);
+    SELECT o.event
+      FROM (SELECT v AS event, v.event_position, v.event_type,
+                   max(v.event_position) FILTER (WHERE flow_clears(v.event_type)) OVER ()
+                       AS cleared_at,
+                   max(v.event_position) FILTER (
+                       WHERE v.event_type IN ('hook_received', 'hook_disposed'))
+                       OVER (PARTITION BY v.subject_id COLLATE "C") AS settled_at
+              FROM unnest((p_element).events) AS v
+             WHERE v.event_type IN ('hook_created', 'hook_received', 'hook_disposed')
+                OR flow_clears(v.event_type)) AS o
+     WHERE o.event_type = 'hook_created'
+       AND o.event_position > coalesce(greatest(o.cleared_at, o.settled_at), 0)
+     ORDER BY o.event_position);
 
 CREATE FUNCTION flow_append_settles(
     p_elements flow_append_element[], p_run_id text, p_hook_id text

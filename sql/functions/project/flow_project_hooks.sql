@@ -36,16 +36,20 @@ BEGIN
     SELECT array_agg(c.run_id), array_agg(c.subject_id),
            array_agg(flow_json_get_text(c.payload, 'token')), array_agg(c.fact)
       INTO v_runs, v_hooks, v_tokens, v_events
-      FROM (SELECT e.run_id, e.subject_id, e.payload, e AS fact
+      FROM (SELECT e.run_id, e.subject_id, e.payload, e.sequence, e.event_type, e AS fact,
+                   max(e.sequence) FILTER (WHERE flow_clears(e.event_type))
+                       OVER (PARTITION BY e.run_id COLLATE "C") AS cleared_at,
+                   max(e.sequence) FILTER (
+                       WHERE e.event_type IN ('hook_received', 'hook_disposed'))
+                       OVER (PARTITION BY e.run_id COLLATE "C", e.subject_id COLLATE "C")
+                       AS settled_at
               FROM unnest(p_events) AS e
-             WHERE e.event_type = 'hook_created'
-               AND NOT (p_flags & 56 <> 0 AND EXISTS (
-                    SELECT FROM unnest(p_events) AS later
-                     WHERE later.run_id = e.run_id AND later.sequence > e.sequence
-                       AND (flow_clears(later.event_type)
-                            OR (later.subject_id = e.subject_id
-                                AND later.event_type IN ('hook_received', 'hook_disposed')))))
-           ) AS c;
+             WHERE e.event_type IN ('hook_created', 'hook_received', 'hook_disposed')
+                OR flow_clears(e.event_type)
+             -- of events that create the same hook the first is the one that is kept
+             ORDER BY e.sequence) AS c
+     WHERE c.event_type = 'hook_created'
+       AND c.sequence > coalesce(greatest(c.cleared_at, c.settled_at), 0);
     IF v_runs IS NULL THEN
         RETURN;
     END IF;

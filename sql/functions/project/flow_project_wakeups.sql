@@ -39,21 +39,20 @@ BEGIN
     END IF;
 
     INSERT INTO scheduled_wakeups AS w (run_id, kind, subject_id, due_at)
-    SELECT DISTINCT ON (e.run_id, k.kind, e.subject_id)
-           e.run_id, k.kind, e.subject_id, e.due_at
-      FROM unnest(p_events) AS e
-     CROSS JOIN LATERAL (SELECT flow_wakeup_kind(e.event_type) AS kind) AS k
-     WHERE e.due_at IS NOT NULL
-       AND flow_event_flags(e.event_type, true) & 2 <> 0
-       AND NOT (p_flags & 57 <> 0 AND EXISTS (
-            SELECT FROM unnest(p_events) AS later
-             WHERE later.run_id = e.run_id AND later.sequence > e.sequence
-               AND (flow_clears(later.event_type)
-                    OR (later.subject_id = e.subject_id
-                        AND flow_wakeup_kind(later.event_type) = k.kind
-                        AND flow_event_flags(later.event_type, later.due_at IS NOT NULL)
-                            IN (1, 8)))))
-     ORDER BY e.run_id, k.kind, e.subject_id, e.sequence DESC
+    SELECT DISTINCT ON (c.run_id, c.kind, c.subject_id) c.run_id, c.kind, c.subject_id, c.due_at
+      FROM (SELECT e.run_id, e.kind, e.subject_id, e.sequence, e.due_at, e.flags,
+                   max(e.sequence) FILTER (WHERE e.flags & 48 <> 0)
+                       OVER (PARTITION BY e.run_id) AS cleared_at,
+                   max(e.sequence) FILTER (WHERE e.flags IN (1, 8))
+                       OVER (PARTITION BY e.run_id, e.kind, e.subject_id) AS settled_at
+              FROM (SELECT f.run_id COLLATE "C" AS run_id, f.subject_id COLLATE "C" AS subject_id,
+                           f.sequence, f.due_at, flow_wakeup_kind(f.event_type) AS kind,
+                           flow_event_flags(f.event_type, f.due_at IS NOT NULL) AS flags
+                      FROM unnest(p_events) AS f OFFSET 0) AS e
+             WHERE e.flags & 59 <> 0) AS c
+     WHERE c.due_at IS NOT NULL AND c.flags & 2 <> 0
+       AND c.sequence > coalesce(greatest(c.cleared_at, c.settled_at), 0)
+     ORDER BY c.run_id, c.kind, c.subject_id, c.sequence DESC
         ON CONFLICT (run_id, kind, subject_id) DO UPDATE
        SET due_at = excluded.due_at, dispatched_at = NULL;
     PERFORM flow_lower_mark('', (SELECT min(e.due_at) FROM unnest(p_events) AS e));
