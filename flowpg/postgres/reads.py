@@ -235,8 +235,16 @@ def _history(run_id: str, events: str) -> list[FlowEventEnvelope]:
     decoded: list[list[Any]] = jsontext.decode(events, f"the history of run {run_id!r}")
     moment = datetime.fromisoformat
     return [
-        FlowEventEnvelope(run_id, sequence, event_id, moment(recorded_at), event_type, data=data)
-        for sequence, event_type, event_id, recorded_at, data in decoded
+        FlowEventEnvelope(
+            run_id,
+            sequence,
+            event_id,
+            moment(recorded_at),
+            event_type,
+            data=data,
+            schema_version=version[0] if version else None,
+        )
+        for sequence, event_type, event_id, recorded_at, data, *version in decoded
     ]
 
 

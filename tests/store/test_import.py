@@ -127,3 +127,11 @@ async def test_what_one_store_exports_another_imports(store: FlowEventStore) -> 
         ]
         await store.import_history(exported)
         assert await history(store, f"copy-{run_id}") == exported
+
+
+async def test_a_driver_reads_the_schema_version_that_the_wire_named(store: FlowEventStore) -> None:
+    given = imported(("run_started", {}))
+    given[0].schema_version = 1
+    await store.import_history(given)
+    loaded = (await store.load_runs(["r"]))["r"]
+    assert [event.schema_version for event in loaded.history] == [1, None]

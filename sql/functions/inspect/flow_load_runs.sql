@@ -3,7 +3,8 @@
 --   events after that sequence; a missing entry means the whole history.
 -- Returns one row a run: head, status, lease epoch, wake count (0 without a task), the database
 --   time, and events, the text of a JSON array in order of
---   [sequence, type, event id, recorded at (RFC 3339, UTC, microseconds), payload].
+--   [sequence, type, event id, recorded at (RFC 3339, UTC, microseconds), payload], with a sixth
+--   item where the wire named a schema version.
 --   All of it is one moment: a wake that is not counted here comes with events that are not here.
 -- Locks: none. SQLSTATEs: none. Callers: worker, reader.
 CREATE FUNCTION flow_load_runs(p_run_ids text[], p_after bigint[] DEFAULT NULL)
@@ -35,8 +36,10 @@ BEGIN
      CROSS JOIN LATERAL (
             SELECT '[' || coalesce(string_agg('[' || e.sequence || ',' || to_json(e.event_type)
                        || ',"' || e.event_id || '","' || flow_time_text(e.recorded_at) || '",'
-                       || e.payload || ']', ','), '') || ']' AS events
-              FROM (SELECT f.sequence, f.event_type, f.event_id, f.recorded_at, f.payload
+                       || e.payload || coalesce(',' || e.schema_version, '') || ']', ','), '')
+                       || ']' AS events
+              FROM (SELECT f.sequence, f.event_type, f.event_id, f.recorded_at, f.payload,
+                           f.schema_version
                       FROM flow_events AS f
                      WHERE f.run_id = i.run_id AND f.sequence > i.after
                      ORDER BY f.sequence) AS e) AS h;
