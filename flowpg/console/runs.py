@@ -81,7 +81,7 @@ def runs(
         summary = client.summary()
     if as_json:
         found = {"runs": [lines.run_json(row) for row in rows], "summary": asdict(summary)}
-        typer.echo(jsontext.encode(found))
+        typer.echo(jsontext.encode(found).encode())
         return
     if rows:
         _print(lines.run_list(rows))
@@ -102,7 +102,7 @@ def show(
         now = client.now()
     driven = lines.driver(row, now)
     if as_json:
-        typer.echo(jsontext.encode(lines.show_json(row, snapshot, waiting, driven)))
+        typer.echo(jsontext.encode(lines.show_json(row, snapshot, waiting, driven)).encode())
         return
     reason = snapshot.cancellation.reason if snapshot.cancellation else None
     said = [
@@ -140,7 +140,8 @@ def history(
     with _client(dsn, schema) as client:
         events = client.history(run_id)
     if jsonl:
-        sys.stdout.write(dump_history(events))
+        # As bytes: JSON is UTF-8, whatever the terminal is.
+        typer.echo(dump_history(events).encode(), nl=False)
         return
     cells = [
         (

@@ -1,14 +1,19 @@
 """What the commands about runs print of ids, reasons, drivers and events."""
 
+import asyncio
 import json
-from datetime import timedelta
+import os
+import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from typer.testing import CliRunner
 
+from flowpg.console import lines
 from flowpg.console.main import app
 from flowpg.errors import NonRetryable, UnknownStep
 from flowpg.fleet.worker import FlowWorker
+from flowpg.model.inspection import SuspensionKind, WorkflowRunSuspension
 from flowpg.replay.runtime import StepInvocation
 from tests.engine.support import SPEC, EngineStore
 from tests.fleet.apps import Marked
@@ -120,3 +125,33 @@ async def test_a_history_is_imported_from_standard_input(
     exported = said(direct_dsn, "history", "order-1", "--jsonl").replace("order-1", "order-2")
     result = CliRunner().invoke(app, ["import", "-", "--dsn", direct_dsn], input=exported)
     assert "order-2: 1 event\n" in result.stdout, result.output
+
+
+async def test_a_terminal_that_lacks_a_letter_is_shown_its_escape_and_json_is_utf_8(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    engine = await postgres_only.engine(None)
+    await engine.start_with_id("order-1", SPEC, "s", drive=False)
+    await engine.force_cancel("order-1", "z\u0142y")
+    for command, word in (
+        (["show", "order-1"], b"z\\u0142y"),
+        (["show", "order-1", "--json"], "z\u0142y".encode()),
+        (["history", "order-1", "--jsonl"], "z\u0142y".encode()),
+    ):
+        shown = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "flowpg", *command, "--dsn", direct_dsn),
+            env={**os.environ, "PYTHONIOENCODING": "iso8859-1"},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        printed, _ = await shown.communicate()
+        assert shown.returncode == 0
+        assert word in printed
+
+
+def test_a_timer_says_how_long_it_takes_yet() -> None:
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    timer = WorkflowRunSuspension(
+        "order-1", SuspensionKind.WAIT, "grace", now + timedelta(seconds=12), due=False
+    )
+    assert lines.wait_line(timer, now) == "timer grace, due in 12 s (2026-01-02 00:00:12Z)"
+    assert lines.wait_line(timer, now + timedelta(minutes=1)).startswith("timer grace, due now")
