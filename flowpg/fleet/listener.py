@@ -24,6 +24,8 @@ from flowpg.postgres.session import break_connection
 
 logger = logging.getLogger("flowpg.fleet.listener")
 
+_POOLER = ". If a pooler is in between, name the server itself with --direct-dsn"
+
 _LONGEST_BACKOFF = 60.0
 
 Connection = psycopg.AsyncConnection[Any]
@@ -89,9 +91,12 @@ class Listener:
                 failures = 1 if self.healthy else failures + 1
                 if failures == 1:
                     logger.warning(
-                        "no notifications (%s); polling goes on. If a pooler is in between, name "
-                        "the server itself with --direct-dsn",
+                        "no notifications (%s); polling goes on%s",
                         type(error).__name__,
+                        # A server that cannot be reached is no pooler that keeps them to itself.
+                        _POOLER
+                        if isinstance(error, TimeoutError)
+                        else "; trying again",
                     )
             self.healthy = False
             self.rebuilt += 1

@@ -202,3 +202,25 @@ async def test_a_queue_with_notifications_switched_off_is_polled(
             results = await engine.start_many([StartRequest(SPEC, number) for number in range(50)])
             await until_ended(engine, *(result.run_id for result in results))
             assert await asyncio.to_thread(heard) == []
+
+
+@pytest.mark.parametrize("reachable", [True, False], ids=["silent", "down"])
+async def test_a_pooler_is_suspected_of_silence_only(
+    reachable: bool, direct_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lost(_channel: str, _payload: str) -> None:
+        """Says nothing to anyone."""
+
+    dsn = direct_dsn if reachable else "postgresql://127.0.0.1:1/x"
+    nothing = frozenset[str]()
+    listener = Listener(dsn, "c", nothing, lambda: None, lost, probe_timeout=0.1)
+    listener.start()
+    try:
+
+        async def complained() -> bool:
+            return "no notifications" in caplog.text
+
+        await until_async(complained, "the listener complains")
+    finally:
+        await listener.close()
+    assert ("--direct-dsn" in caplog.text) is reachable
