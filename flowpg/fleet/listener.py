@@ -94,9 +94,7 @@ class Listener:
                         "no notifications (%s); polling goes on%s",
                         type(error).__name__,
                         # A server that cannot be reached is no pooler that keeps them to itself.
-                        _POOLER
-                        if isinstance(error, TimeoutError)
-                        else "; trying again",
+                        _POOLER if isinstance(error, TimeoutError) else "; trying again",
                     )
             self.healthy = False
             self.rebuilt += 1
