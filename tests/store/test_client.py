@@ -152,7 +152,7 @@ def test_an_unknown_run_is_not_found(client: FlowClient) -> None:
 
 
 def test_waiting_returns_the_snapshot_of_the_ended_run(
-    client: FlowClient, connection: psycopg.Connection[Any]
+    client: FlowClient, connection: psycopg.Connection[Any], direct_dsn: str
 ) -> None:
     client.start(SPEC, run_id="r")
     append(connection, events.run_started())
@@ -164,7 +164,7 @@ def test_waiting_returns_the_snapshot_of_the_ended_run(
             looked.set()
             return row
 
-    with ThreadPoolExecutor(1) as threads, Watched(connection.info.dsn) as watched:
+    with ThreadPoolExecutor(1) as threads, Watched(direct_dsn) as watched:
         result = threads.submit(watched.wait, "r", 30)
         assert looked.wait(20)
         assert not result.done()
