@@ -69,13 +69,20 @@ class GroupCommit:
             await asyncio.wait(self._calls)
 
     async def _work(self) -> None:
-        while group := self._next_group():
-            runs = {append.run_id for append, _ in group}
-            self._busy |= runs
-            try:
-                await self._commit(group)
-            finally:
-                self._busy -= runs
+        task = asyncio.current_task()
+        try:
+            while group := self._next_group():
+                runs = {append.run_id for append, _ in group}
+                self._busy |= runs
+                try:
+                    await self._commit(group)
+                finally:
+                    self._busy -= runs
+        finally:
+            # In the same breath as finding nothing more to do: a callback comes a moment later, and
+            # an append in between would count on this call, and wait for ever.
+            if task is not None:
+                self._calls.discard(task)
 
     def _next_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []

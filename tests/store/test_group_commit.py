@@ -236,3 +236,26 @@ async def test_closing_waits_for_what_is_in_flight_and_refuses_more(
     await server.answer_all()
     await closing
     assert (await task).appended
+
+
+async def test_an_append_made_in_the_moment_all_calls_end_is_sent(server: Server) -> None:
+    commits = GroupCommit(server.send)
+
+    async def twice() -> None:
+        await commits.append(append("a", 1))
+        await commits.append(append("a", 2))  # at once, when the calls have only just ended
+
+    work = [asyncio.create_task(twice())]
+    await settle()
+    work.append(asyncio.create_task(once(commits)))
+    await settle()
+    assert server.calls == [["a1"], ["b1"]]
+    await server.answer()
+    assert server.calls == [["a1"], ["b1"], ["a2"]]
+    await server.answer_all()
+    await asyncio.gather(*work)
+
+
+async def once(commits: GroupCommit) -> None:
+    """One append and no more."""
+    await commits.append(append("b", 1))
