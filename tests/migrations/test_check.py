@@ -182,7 +182,7 @@ def test_a_check_works_where_nothing_may_be_written(empty_database_dsn: str) -> 
 
 @pytest.mark.parametrize("dsn", ["host=/nowhere/at/all", "postgresql://host:notaport/x", "no dsn"])
 def test_a_wrong_dsn_is_a_sentence(dsn: str) -> None:
-    with pytest.raises(StoreUnavailable, match="check the DSN|the DSN is malformed"):
+    with pytest.raises(StoreUnavailable, match=r"check the DSN|the DSN is malformed"):
         check(dsn)
-    with pytest.raises(StoreUnavailable, match="check the DSN|the DSN is malformed"):
+    with pytest.raises(StoreUnavailable, match=r"check the DSN|the DSN is malformed"):
         upgrade(dsn)
