@@ -17,11 +17,12 @@ from types import TracebackType
 from typing import Self
 
 from flowpg.engine.commit import PatientStore
-from flowpg.engine.drive import DriveParts, RunDrive
+from flowpg.engine.drive import RunDrive
 from flowpg.engine.lease import Keeper, LeaseKeeper
 from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
 from flowpg.engine.parked import ParkedRuns, load_claimed
+from flowpg.engine.parts import DriveParts
 from flowpg.engine.tip import RunTip
 from flowpg.errors import InvalidArgument, InvalidTransition, RunNotFound, SerializationError
 from flowpg.model.ids import check_run_id

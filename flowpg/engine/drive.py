@@ -7,19 +7,14 @@ between any two lines here loses nothing but work that is done again.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 
-from flowpg.engine.commit import PatientStore, fault_of
-from flowpg.engine.errortext import blocked_delay, blocked_reason
+from flowpg.engine.bell import Bell
+from flowpg.engine.commit import fault_of
 from flowpg.engine.handlers import Settled, StepHandlers
-from flowpg.engine.lease import Keeper
-from flowpg.engine.observer import ObserverGate
-from flowpg.engine.options import EngineOptions
+from flowpg.engine.leaving import leave
+from flowpg.engine.parts import DriveParts
 from flowpg.engine.tip import RunTip
 from flowpg.engine.turn import take_turn
 from flowpg.errors import (
@@ -30,7 +25,6 @@ from flowpg.errors import (
     NonDeterministic,
     ReplayLimitExceeded,
     RunNotFound,
-    StoreError,
     UnknownWorkflow,
 )
 from flowpg.model import events
@@ -38,25 +32,10 @@ from flowpg.model.records import AppendOutcome, AppendResult, Heartbeat, LoadedR
 from flowpg.model.snapshot import RunStatus, StepStatus, WorkflowRunSnapshot
 from flowpg.replay.outcomes import settle
 from flowpg.replay.plan import StepLaunch
-from flowpg.replay.runtime import FlowRuntime, StepInvocation, serves
-
-logger = logging.getLogger("flowpg.engine.drive")
+from flowpg.replay.runtime import StepInvocation, serves
 
 # A decision that holds one of these could be another once it has been recorded.
 _NEWS = frozenset({events.RUN_PROGRESS_RECORDED, events.CHILD_OPERATION_LINKED})
-
-
-@dataclass(frozen=True, slots=True)
-class DriveParts:
-    """What the drives of one engine share. ``in_loop``: ``run_step`` is a coroutine function."""
-
-    store: PatientStore
-    runtime: FlowRuntime
-    in_loop: bool
-    options: EngineOptions
-    keeper: Keeper
-    gate: ObserverGate
-    executor: Callable[[], Executor]
 
 
 class RunDrive:
@@ -67,9 +46,9 @@ class RunDrive:
         self._options = parts.options
         self._lease = lease
         self._store = parts.store
-        self._news: asyncio.Future[None] | None = None  # what the drive waits for, if it does
+        self._bell = Bell()
         self._handlers = StepHandlers(
-            parts.runtime, parts.executor, self._tell, in_loop=parts.in_loop
+            parts.runtime, parts.executor, self._bell.ring, in_loop=parts.in_loop
         )
         self._tip: RunTip
         self._parked: RunTip | None = None  # where an earlier drive of this process left the run
@@ -79,7 +58,6 @@ class RunDrive:
         self._head = -1  # the newest sequence known to be stored
         self._stop: FlowError | None = None  # why workflow code is not asked any more
         self._stale = True
-        self._clock_due = False
         self._lost = False
         self._draining = False
         self._owned = True
@@ -98,12 +76,12 @@ class RunDrive:
     def poke(self) -> None:
         """Something was appended to the run by someone else: look again soon."""
         self._stale = True
-        self._tell()
+        self._bell.ring()
 
     def drain(self) -> None:
         """Finish the steps at work, decide nothing new, and give the run back."""
         self._draining = True
-        self._tell()
+        self._bell.ring()
 
     async def run(
         self, loaded: LoadedRun | None, as_of: datetime | None, parked: RunTip | None = None
@@ -126,6 +104,10 @@ class RunDrive:
             raise
         await self._leave(None)
         return snapshot
+
+    async def _leave(self, error: BaseException | None) -> None:
+        parts, lease, handlers = self._parts, self._lease, self._handlers
+        self.over = await leave(parts, lease, handlers, error, owned=self._owned)
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -327,27 +309,13 @@ class RunDrive:
         handlers = self._handlers
         if self._stale or self._lost or handlers.has_settled or not handlers.busy:
             return
-        loop = asyncio.get_running_loop()
-        timer: asyncio.TimerHandle | None = None
+        seconds: float | None = None
         if not self._halted:
             if self._replay_due:
                 return
             seconds = self._tip.seconds_to_deadline()
-            if seconds is not None:
-                timer = loop.call_later(seconds, self._deadline_near)
-        self._news = loop.create_future()
-        try:
-            await self._news
-        finally:
-            if timer is not None:
-                timer.cancel()
-        if self._clock_due:
-            self._clock_due = False
+        if await self._bell.wait(seconds):
             await self._store.read_clock(self._tip)
-
-    def _deadline_near(self) -> None:
-        self._clock_due = True
-        self._tell()
 
     def _heard(self, beat: Heartbeat) -> None:
         if not beat.held:
@@ -356,44 +324,4 @@ class RunDrive:
             self._stale = True
         else:
             return
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
-
-    # -- leaving --------------------------------------------------------------------------------
-
-    async def _leave(self, error: BaseException | None) -> None:
-        """Cancel what is at work and give the lease back, whatever else happens to this task."""
-        if error is None and not self._owned and not self._handlers.busy:
-            self._parts.keeper.drop(self._lease)
-            return
-        self._handlers.abandon_all()
-        leaving = asyncio.ensure_future(self._close(error))
-        try:
-            await asyncio.shield(leaving)
-        except asyncio.CancelledError:
-            if error is None:
-                raise
-
-    async def _close(self, error: BaseException | None) -> None:
-        await self._handlers.gone(self._options.cancel_grace)
-        self._parts.keeper.drop(self._lease)
-        if not self._owned:
-            return
-        delay, reason = timedelta(0), None
-        if isinstance(error, Exception):
-            delay = blocked_delay(self._lease.attempts)
-            reason = None if isinstance(error, StoreError) else blocked_reason(error)
-        try:
-            if reason is not None and await self._store.has_ended(self.run_id):
-                self.over = await self._store.release(self._lease)
-                return
-            await self._store.give_back(self._lease, delay, reason)
-        except Exception as failure:  # noqa: BLE001  the lease then runs out by itself
-            logger.warning(
-                "the lease of run %r could not be given back (%s); it runs out by itself",
-                self.run_id,
-                type(failure).__name__,
-            )
+        self._bell.ring()

@@ -1,0 +1,26 @@
+"""What the drives of one engine share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from flowpg.engine.commit import PatientStore
+from flowpg.engine.lease import Keeper
+from flowpg.engine.observer import ObserverGate
+from flowpg.engine.options import EngineOptions
+from flowpg.replay.runtime import FlowRuntime
+
+
+@dataclass(frozen=True, slots=True)
+class DriveParts:
+    """What the drives of one engine share. ``in_loop``: ``run_step`` is a coroutine function."""
+
+    store: PatientStore
+    runtime: FlowRuntime
+    in_loop: bool
+    options: EngineOptions
+    keeper: Keeper
+    gate: ObserverGate
+    executor: Callable[[], Executor]
