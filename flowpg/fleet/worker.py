@@ -7,7 +7,6 @@ another goes on; one that is stopped gives them back at once.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from datetime import timedelta
 from time import monotonic
@@ -16,21 +15,20 @@ from flowpg.engine.errortext import blocked_reason
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.engine.tip import RunTip
 from flowpg.errors import FlowError, InvalidArgument, LeaseLost, StoreError, StoreUnavailable
+from flowpg.fleet.attention import Attention
+from flowpg.fleet.claims import Claims
 from flowpg.fleet.collector import calm_collector
 from flowpg.fleet.liveness import Liveness
 from flowpg.fleet.pacing import Pace
-from flowpg.fleet.registry import known
 from flowpg.fleet.services import Surroundings, WorkerServices
 from flowpg.model.arguments import MAX_PAGE, check_queue
-from flowpg.model.records import Capabilities, LoadedRun, RunLease
+from flowpg.model.records import LoadedRun, RunLease
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.store.postgres import PostgresEventStore
 
 logger = logging.getLogger("flowpg.fleet.worker")
 
 _BUSY_PAUSE = 0.05
-_DUE_AT_LEAST = 0.25
-_LATER = 0.003
 _LAST_CALL = 2.0
 """Seconds a stopping worker waits for the answer to its last claim, and for giving that back."""
 
@@ -73,17 +71,15 @@ class FlowWorker:
         self._active: dict[asyncio.Task[None], str] = {}
         self._abandoned: set[asyncio.Task[int]] = set()
         self._returning: set[asyncio.Task[None]] = set()
-        self._max_crashes = max_crashes
         self._surroundings = surroundings
         self._services: WorkerServices | None = None
-        self._deadlines: list[float] = []
-        self._told = False
-        self._last_due = 0.0
         self._last_claim = monotonic()
         self._stopping = False
         self._at_once = False
-        self._news = asyncio.Event()
         self._stopped = asyncio.Event()
+        # Looks more than once after a deadline, if this clock is a little ahead of the database's.
+        self._attention = Attention(on_deadline=lambda: self._pace.found(busy=True))
+        self._claims = Claims(engine, self.queue, max_crashes, surroundings.schedule, self._begin)
 
     # -- lifecycle ------------------------------------------------------------------------------
 
@@ -120,7 +116,7 @@ class FlowWorker:
         self._stopping = True
         self._at_once = self._at_once or at_once
         self._drain()
-        self._news.set()
+        self._attention.stir()
         self._stopped.set()
 
     def abandon(self) -> int:
@@ -186,7 +182,7 @@ class FlowWorker:
             *(self.engine, store, self.queue, self.concurrency),
             running=lambda: len(self._active),
             alive=lambda: self.liveness().alive,
-            on_news=self._tell,
+            on_news=self._attention.tell,
             choices=self._surroundings,
         )
 
@@ -195,7 +191,7 @@ class FlowWorker:
         timeout. ``hint`` says first that this worker waits to be told, and claims nothing if that
         was known."""
         if not hint:
-            self._told = False
+            self._attention.looking()
         claim = asyncio.ensure_future(self._hint_and_claim() if hint else self._claim())
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
@@ -244,48 +240,12 @@ class FlowWorker:
     async def _claim(self) -> int:
         """Claim up to the free slots and start driving; returns how many runs were claimed."""
         free = self._free
-        if free <= 0:
-            return 0
-        leases = await self._claim_leases(free)
-        loaded: dict[str, tuple[LoadedRun, RunTip | None]] = {}
-        try:
-            # What is due becomes work. Looked for after the claim, which is then the sooner
-            # answered, but not put off for ever where there is always enough to do.
-            late = monotonic() - self._last_due > _DUE_AT_LEAST
-            if self._surroundings.schedule and (len(leases) < free or late):
-                self._last_due = monotonic()
-                if await self.engine.store.enqueue_due() and len(leases) < free:
-                    leases += await self._claim_leases(free - len(leases))
-            # One read for all of them, and of those that wait in memory only the news.
-            if leases:
-                loaded = await self.engine.load_claimed(leases)
-        except Exception as error:
-            if not leases:
-                raise
-            # Each drive then reads its own, with patience, and one that is broken harms no other.
-            logger.warning(
-                "%d claimed runs are read one by one: %s",
-                len(leases),
-                error if isinstance(error, StoreError) else type(error).__name__,
-            )
-        finally:
-            for lease in leases:
-                found = loaded.get(lease.run_id, (None, None))
-                task = asyncio.ensure_future(self._drive(lease, *found))
-                self._active[task] = lease.run_id
-                task.add_done_callback(self._freed)
-        return len(leases)
+        return await self._claims.take(free) if free > 0 else 0
 
-    async def _claim_leases(self, limit: int) -> list[RunLease]:
-        options = self.engine.options
-        may = Capabilities(
-            options.runtime_builds,
-            options.accept_unpinned,
-            known(self.engine.runtime, "workflows"),
-            self._max_crashes,
-        )
-        owner = self.engine.owner
-        return await self.engine.store.claim_runs(self.queue, limit, owner, options.lease, may)
+    def _begin(self, lease: RunLease, loaded: LoadedRun | None, parked: RunTip | None) -> None:
+        task = asyncio.ensure_future(self._drive(lease, loaded, parked))
+        self._active[task] = lease.run_id
+        task.add_done_callback(self._freed)
 
     async def _drive(
         self, lease: RunLease, loaded: LoadedRun | None, parked: RunTip | None
@@ -297,7 +257,7 @@ class FlowWorker:
             giving.add_done_callback(self._returning.discard)
             return
         try:
-            self._expect(await self.engine.drive_claimed(lease, loaded, parked))
+            self._attention.expect(await self.engine.drive_claimed(lease, loaded, parked))
         except LeaseLost:
             logger.warning("the lease of run %r was lost; another worker drives it now", run_id)
         except StoreError as error:
@@ -321,30 +281,7 @@ class FlowWorker:
 
     def _freed(self, task: asyncio.Task[None]) -> None:
         del self._active[task]
-        self._news.set()
-
-    def _tell(self) -> None:
-        """There may be work: look now."""
-        self._told = True
-        self._news.set()
-
-    def _expect(self, seconds: float | None) -> None:
-        """Look again when the deadline of a run that was driven here passes in the database."""
-        if seconds is not None:
-            loop = asyncio.get_running_loop()
-            at = loop.time() + seconds + _LATER
-            heapq.heappush(self._deadlines, at)
-            if self._deadlines[0] == at:
-                loop.call_at(at, self._deadline)
-
-    def _deadline(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._deadlines and self._deadlines[0] <= loop.time():
-            heapq.heappop(self._deadlines)
-            self._pace.found(busy=True)  # look more than once, if this clock is a little ahead
-            self._tell()
-        if self._deadlines:
-            loop.call_at(self._deadlines[0], self._deadline)
+        self._attention.stir()
 
     async def _pause(self, seconds: float) -> None:
         """Until ``seconds`` have passed, or the worker is told of work or stopped, or has nothing
@@ -352,22 +289,11 @@ class FlowWorker:
         together cost as one."""
         full, busy = self._free <= 0, bool(self._active)
         enough = max(1, self.concurrency // 4)
-        self._news.clear()
-        if self._stopping:
-            return
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        timer = loop.call_at(end, self._news.set)
-        try:
-            while loop.time() < end and not self._stopping:
-                if self._told or (busy and not self._active):
-                    return
-                if full and self._free >= enough:
-                    return
-                await self._news.wait()
-                self._news.clear()
-        finally:
-            timer.cancel()
+
+        def over() -> bool:
+            return self._stopping or (busy and not self._active) or (full and self._free >= enough)
+
+        await self._attention.wait(seconds, over)
 
     # -- stopping -------------------------------------------------------------------------------
 
@@ -379,15 +305,11 @@ class FlowWorker:
         self._stopping = True
         await asyncio.sleep(0)  # whatever was claimed last has begun, and gives itself back
         self._drain()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self.grace.total_seconds()
-        timer = loop.call_at(end, self._news.set)
         try:
-            while self._active and not self._at_once and loop.time() < end:
-                self._news.clear()
-                await self._news.wait()
+            if self._active and not self._at_once:
+                grace = self.grace.total_seconds()
+                await self._attention.wait_for(grace, lambda: self._at_once or not self._active)
         finally:
-            timer.cancel()
             left = list(self._active)
             for task in left:
                 task.cancel()
