@@ -57,9 +57,10 @@ class RunDrive:
         self._replays = 0  # since the last step outcome or news from outside
         self._head = -1  # the newest sequence known to be stored
         self._stop: FlowError | None = None  # why workflow code is not asked any more
+        self._halted = False  # it is not asked any more: what is at work is only brought home
         self._stale = True
+        self._fresh = True  # nothing was made of the history since it was loaded
         self._lost = False
-        self._draining = False
         self._owned = True
         self.over = False  # the run had ended already, and its history could not be read
 
@@ -80,7 +81,7 @@ class RunDrive:
 
     def drain(self) -> None:
         """Finish the steps at work, decide nothing new, and give the run back."""
-        self._draining = True
+        self._halted = True
         self._bell.ring()
 
     async def run(
@@ -121,14 +122,14 @@ class RunDrive:
                 loaded = None
             launches = await self._advance(as_of)
             tip = self._tip
-            release = self._may_release(launches)
+            release = self._may_release(tip, launches)
             if tip.pending or release:
                 if not await self._commit(launches, release):
                     continue
                 if tip.terminal or not self._owned:
                     return tip.snapshot
-            else:
-                self._launch(launches)  # attempts whose start was stored before
+            elif launches:
+                self._launch(tip, launches)  # attempts whose start was stored before
             as_of = None
             self._outcomes.clear()
             if self._halted and not self._handlers.busy:
@@ -139,6 +140,7 @@ class RunDrive:
 
     async def _load(self, loaded: LoadedRun | None) -> None:
         self._stale = False
+        self._fresh = True
         parked, self._parked = self._parked, None
         if loaded is None or (loaded.after and not (parked and parked.resume(loaded))):
             loaded = await self._store.load(self.run_id)
@@ -159,87 +161,89 @@ class RunDrive:
         if tip.terminal:
             return []
         now = tip.now if as_of is None else max(as_of, tip.now)
-        if not self._halted:
-            self._admit()
-        if not self._halted:
-            if tip.snapshot.status is RunStatus.PENDING:
-                tip.fold([events.run_started()])
-            tip.fold_repairs()
-            if tip.fold_due(now):
-                self._observed = 0
-        launches = self._fold_outcomes()
-        if self._replay_due and not self._halted:
-            launches += await self._replay(now)
-            if self._stop is not None and launches:
+        if self._fresh and not self._halted:
+            self._take_up(tip)
+        if tip.suspends and not self._halted and tip.fold_due(now):
+            self._observed = 0
+        launches = self._fold_outcomes(tip)
+        if not self._halted and self._replay_due:
+            launches += await self._replay(tip, now)
+            if self._halted and self._stop is not None and launches:
                 # Code that cannot go on burns no attempts: fold again, without those to follow.
                 await self._load(None)
-                return self._fold_outcomes()
+                return self._fold_outcomes(self._tip)
         return launches
 
-    def _admit(self) -> None:
+    def _take_up(self, tip: RunTip) -> None:
+        """Begin with what was loaded, if this process may drive it."""
+        spec = tip.snapshot.spec
         try:
-            spec = self._tip.snapshot.spec
             self._options.admit(self.run_id, spec.runtime_build)
             if not serves(self._parts.runtime, spec.name):
                 raise UnknownWorkflow(spec.name)
         except EngineFault as fault:
-            self._stop = fault
+            self._halt(fault)
+            return
+        self._fresh = False
+        if tip.snapshot.status is RunStatus.PENDING:
+            tip.fold([events.run_started()])
+        tip.fold_repairs()
 
-    def _fold_outcomes(self) -> list[StepLaunch]:
+    def _fold_outcomes(self, tip: RunTip) -> list[StepLaunch]:
         launches: list[StepLaunch] = []
-        for settled in self._handlers.take():
-            if settled.fault is not None:
-                self._stop = self._stop or settled.fault
-            self._outcomes.append(settled)
+        if self._handlers.has_settled:
+            for settled in self._handlers.take():
+                if settled.fault is not None:
+                    self._halt(settled.fault)
+                self._outcomes.append(settled)
         for settled in self._outcomes:
-            if settled.outcome is not None and not self._tip.terminal:
-                subject = self._tip.snapshot, settled.step_id, settled.attempt
+            if settled.outcome is not None and not tip.terminal:
+                subject = tip.snapshot, settled.step_id, settled.attempt
                 plan = settle(*subject, settled.outcome, relaunch=not self._halted)
-                self._tip.fold(plan.events)
-                launches += plan.launches
                 if plan.events:
+                    tip.fold(plan.events)
+                    launches += plan.launches
                     self._replays = 0
         return launches
 
-    async def _replay(self, now: datetime) -> list[StepLaunch]:
+    async def _replay(self, tip: RunTip, now: datetime) -> list[StepLaunch]:
         if self._replays >= self._options.max_replays:
-            self._stop = ReplayLimitExceeded(self.run_id, self._options.max_replays)
+            self._halt(ReplayLimitExceeded(self.run_id, self._options.max_replays))
             return []
         self._replays += 1
-        tip = self._tip
         seen = tip.snapshot.last_sequence
         try:
             plan = await take_turn(self._parts.runtime, tip, now)
         except (EngineFault, NonDeterministic, InvalidTransition) as fault:
-            self._stop = fault
+            self._halt(fault)
             if tip.pending and tip.pending[0].type == events.RUN_STARTED:
-                tip.pending.clear()  # nobody has taken this run up
+                tip.drop_pending()  # nobody has taken this run up
             return []
         tip.fold(plan.events)
-        launches = plan.launches + tip.fold_retries(now)
-        news = any(event.type in _NEWS for event in plan.events)
-        self._observed = seen if news else tip.snapshot.last_sequence
+        launches = plan.launches
+        if tip.suspends:
+            launches += tip.fold_retries(now)
+        self._observed = tip.snapshot.last_sequence
+        for event in plan.events:
+            if event.type in _NEWS:
+                self._observed = seen
         return launches
+
+    def _halt(self, fault: FlowError) -> None:
+        """Ask workflow code no more; the first fault is the one that counts."""
+        self._halted = True
+        self._stop = self._stop or fault
 
     @property
     def _replay_due(self) -> bool:
-        return not self._tip.terminal and self._tip.snapshot.last_sequence > self._observed
+        snapshot = self._tip.snapshot
+        return snapshot.last_sequence > self._observed and not snapshot.terminal
 
-    @property
-    def _halted(self) -> bool:
-        """Whether workflow code is not asked any more: what is at work is only brought home."""
-        return self._stop is not None or self._draining
-
-    def _may_release(self, launches: Sequence[StepLaunch]) -> bool:
-        tip = self._tip
-        if tip.terminal:
-            return True
-        return not (
-            self._halted
-            or launches
-            or self._handlers.busy
-            or self._replay_due
-            or tip.something_is_due()
+    def _may_release(self, tip: RunTip, launches: Sequence[StepLaunch]) -> bool:
+        if launches or self._handlers.busy:
+            return tip.terminal
+        return tip.terminal or not (
+            self._halted or self._replay_due or (tip.suspends and tip.something_is_due())
         )
 
     # -- storing --------------------------------------------------------------------------------
@@ -254,15 +258,17 @@ class RunDrive:
         if not result.appended:
             self._refused(result)
             return False
-        envelopes = tip.committed(result.recorded_at)
+        fresh = len(tip.pending)
+        tip.committed(result.recorded_at)
         self._head = tip.stored
-        self._launch(launches)
+        if launches:
+            self._launch(tip, launches)
         if release:
             self._owned = not result.released
             if self._owned and not tip.terminal:
                 self._woken(result.wakes)
         if self._parts.gate.active:
-            await self._parts.gate.deliver(envelopes)
+            await self._parts.gate.deliver(tip.history.latest(fresh))
         return True
 
     def _woken(self, wakes: int) -> None:
@@ -287,20 +293,22 @@ class RunDrive:
         fault = fault_of(result, self._tip)
         if self._stop is not None:
             raise fault
-        self._stop = fault
+        self._halt(fault)
 
     # -- steps ----------------------------------------------------------------------------------
 
-    def _launch(self, launches: Sequence[StepLaunch]) -> None:
-        if self._tip.terminal:
+    def _launch(self, tip: RunTip, launches: Sequence[StepLaunch]) -> None:
+        snapshot, handlers = tip.snapshot, self._handlers
+        if snapshot.terminal:
             return
-        workflow, steps = self._tip.snapshot.spec.name, self._tip.snapshot.steps
+        run_id, workflow, steps = snapshot.run_id, snapshot.spec.name, snapshot.steps
         for step in launches:
-            if not self._handlers.is_running(step.step_id, step.attempt):
+            step_id, attempt = step.step_id, step.attempt
+            if not handlers.is_running(step_id, attempt):
                 invocation = StepInvocation(
-                    self.run_id, step.step_id, step.attempt, step.step_name, step.input, workflow
+                    run_id, step_id, attempt, step.step_name, step.input, workflow
                 )
-                self._handlers.launch(invocation, steps[step.step_id].retry.attempts)
+                handlers.launch(invocation, steps[step_id].retry.attempts)
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -313,7 +321,8 @@ class RunDrive:
         if not self._halted:
             if self._replay_due:
                 return
-            seconds = self._tip.seconds_to_deadline()
+            if self._tip.suspends:
+                seconds = self._tip.seconds_to_deadline()
         if await self._bell.wait(seconds):
             await self._store.read_clock(self._tip)
 

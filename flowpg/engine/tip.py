@@ -7,13 +7,12 @@ then loaded again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from uuid import UUID
 
-from flowpg.model.events import DEADLINE_FIELDS, FlowEventEnvelope, NewEvent
+from flowpg.engine.history import RunHistory
+from flowpg.model.events import DEADLINE_FIELDS, NewEvent
 from flowpg.model.records import LoadedRun
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.replay import projection
@@ -30,11 +29,10 @@ class RunTip:
     def __init__(self, loaded: LoadedRun) -> None:
         """Project a loaded history. SerializationError or InvalidTransition if that is broken."""
         self.run_id = loaded.run_id
-        self.history: list[FlowEventEnvelope] = list(loaded.history)
-        self.snapshot: WorkflowRunSnapshot = projection.project(self.run_id, self.history)
+        self.history = RunHistory(loaded.run_id, loaded.history)
+        self.snapshot: WorkflowRunSnapshot = projection.project(self.run_id, loaded.history)
         self.stored = self.snapshot.last_sequence
         self.pending: list[NewEvent] = []
-        self._repaired = False
         self._now = loaded.now
         self._read_at = monotonic()
 
@@ -53,9 +51,8 @@ class RunTip:
             return False
         news = loaded.history[1:]
         projection.fold_onto(self.snapshot, news)
-        self.history += news
+        self.history.take_in(news)
         self.stored = self.snapshot.last_sequence
-        self._repaired = False
         self._now = max(self._now, loaded.now)
         self._read_at = monotonic()
         return True
@@ -75,86 +72,70 @@ class RunTip:
         """Whether the run has ended, the pending events included."""
         return self.snapshot.terminal
 
+    @property
+    def suspends(self) -> bool:
+        """Whether the run waits for a timer, a hook or a delayed retry. If not, nothing of it has a
+        deadline."""
+        work = self.snapshot.open
+        return bool(work.waits or work.hooks or work.delayed)
+
     def fold(self, events: Sequence[NewEvent]) -> None:
         """Fold events and keep them for the next append. InvalidTransition if they may not be."""
-        snapshot, run_id, now = self.snapshot, self.run_id, self._now
-        for event in events:
-            projection.apply_new(snapshot, run_id, event, now)
-            self.history.append(
-                _Driven(run_id, snapshot.last_sequence, "", now, event.type, data=event.data)
-            )
-        self.pending += events
+        if events:
+            projection.fold_new(self.snapshot, events, self._now)
+            self.pending += events
+            self.history.pend(self.pending, self._now)
+
+    def drop_pending(self) -> None:
+        """Store nothing of what was folded: the tip can only be loaded again after that."""
+        self.pending = []
+        self.history.drop_pending()
 
     def fold_repairs(self) -> None:
-        """Complete what an interrupted writer left undone; looked for once after each load."""
-        if not self._repaired:
-            self._repaired = True
-            self.fold(repair_events(self.snapshot))
+        """Complete what an interrupted writer left undone; to be asked for after each load."""
+        self.fold(repair_events(self.snapshot))
 
     def fold_due(self, now: datetime) -> bool:
         """Complete timers and dispose hooks whose time has come. Says whether the time of a
         delayed retry has come too: a replay is to start that, so that code which does not fit the
         history burns no attempts."""
-        if self.terminal or not self.snapshot.open.suspends:
-            return False
         self.fold(due_events(self.snapshot, now))
         return bool(due_retries(self.snapshot, now).launches)
 
     def fold_retries(self, now: datetime) -> list[StepLaunch]:
         """Start the delayed retries whose time has come and that the replay did not ask for;
         returns the steps to launch."""
-        if self.terminal or not self.snapshot.open.suspends:
-            return []
         retries = due_retries(self.snapshot, now)
         self.fold(retries.events)
         return retries.launches
 
     def something_is_due(self) -> bool:
         """Whether a deadline is not after the latest reading of the clock."""
-        deadline = next_deadline(self.snapshot) if self.snapshot.open.suspends else None
+        deadline = next_deadline(self.snapshot)
         return deadline is not None and deadline <= self._now
 
-    def committed(self, recorded_at: datetime) -> list[FlowEventEnvelope]:
-        """The pending events are stored: set their times and return their envelopes."""
+    def committed(self, recorded_at: datetime) -> None:
+        """The pending events are stored: set their times."""
         events, self.pending = self.pending, []
         if not events:
-            return []
-        projection.restamp(self.snapshot, events, recorded_at)
-        envelopes = self.history[-len(events) :]
-        for event, envelope in zip(events, envelopes, strict=True):
-            envelope.recorded_at = recorded_at
+            return
+        for event in events:
+            event.text = None  # it was sent, and would only take room
             if event.due_in is not None:
-                member = DEADLINE_FIELDS[event.type]
                 due = (recorded_at + event.due_in).astimezone(UTC)
-                event.data[member] = due.strftime(_STORED_TIME)
+                event.data[DEADLINE_FIELDS[event.type]] = due.strftime(_STORED_TIME)
+        projection.restamp(self.snapshot, events, recorded_at)
+        self.history.stored(recorded_at)
         self.stored = self.snapshot.last_sequence
         self.saw(recorded_at)
-        return envelopes
 
     def seconds_to_deadline(self) -> float | None:
         """How long until the store's clock should reach the run's next deadline, None without one.
 
         An estimate by this process's monotonic clock; the store's own has the last word.
         """
-        deadline = next_deadline(self.snapshot) if self.snapshot.open.suspends else None
+        deadline = next_deadline(self.snapshot)
         if deadline is None:
             return None
         elapsed = timedelta(seconds=monotonic() - self._read_at)
         return max(0.0, (deadline - self._now - elapsed).total_seconds())
-
-
-class _Driven(FlowEventEnvelope):
-    """An event of this drive. Its id is the one the store derives, made when someone asks: few do,
-    and it costs as much as folding the event."""
-
-    __slots__ = ()
-
-    @property
-    def event_id(self) -> str:
-        """What a store derives for an event that brings no id: MD5 of run and sequence."""
-        digest = hashlib.md5(f"{self.run_id}/{self.sequence}".encode(), usedforsecurity=False)
-        return str(UUID(bytes=digest.digest()))
-
-    @event_id.setter
-    def event_id(self, value: str) -> None:
-        """Ignored."""

@@ -8,7 +8,7 @@ costs the same however long the history is.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from flowpg.errors import InvalidTransition, RunNotFound
@@ -66,26 +66,25 @@ def apply(
                 f"the stream is at {snapshot.last_sequence}, so the next must be "
                 f"{snapshot.last_sequence + 1}"
             )
-        if snapshot.terminal:
-            raise InvalidTransition(f"the run has ended ({snapshot.status.value})")
-        fold = _FOLDS.get(event_type)
-        if fold is None:
-            if event_type == RUN_CREATED:
-                raise InvalidTransition("only the first event creates the run")
-            raise InvalidTransition("this type of event is unsupported")
-        fold(snapshot, data, recorded_at, due_at)
+        _fold(snapshot, event_type, data, recorded_at, due_at)
     except InvalidTransition as error:
         run = snapshot.run_id if snapshot is not None else run_id
-        reason = f"{_shown(event_type)} cannot be event {sequence}: {error.reason}"
-        raise type(error)(reason, run_id=run) from None
-    snapshot.last_sequence = sequence
-    status = snapshot.status
-    if status is RunStatus.RUNNING:
-        if snapshot.open.suspends:
-            snapshot.status = RunStatus.SUSPENDED
-    elif status is RunStatus.SUSPENDED and not snapshot.open.suspends:
-        snapshot.status = RunStatus.RUNNING
+        raise _placed(error, run, event_type, sequence) from None
     return snapshot
+
+
+def fold_new(snapshot: WorkflowRunSnapshot, events: Iterable[NewEvent], now: datetime) -> None:
+    """As ``apply_new`` for each of the events that a run is to get next. After an error the events
+    before the offending one are folded in."""
+    for event in events:
+        due_at = event.due_at
+        if event.due_in is not None:
+            due_at = _due(event, now, snapshot.run_id)
+        try:
+            _fold(snapshot, event.type, event.data, now, due_at)
+        except InvalidTransition as error:
+            sequence = snapshot.last_sequence + 1
+            raise _placed(error, snapshot.run_id, event.type, sequence) from None
 
 
 def project(run_id: str, history: Iterable[FlowEventEnvelope]) -> WorkflowRunSnapshot:
@@ -118,13 +117,7 @@ def apply_new(
     ``restamp`` corrects its times once the store has recorded it. If it never is, the snapshot is
     useless and must be projected again.
     """
-    due_at = event.due_at
-    if event.due_in is not None:
-        try:
-            due_at = now + event.due_in
-        except OverflowError:
-            reason = f"{event.type}: its deadline would be after the year 9999"
-            raise InvalidTransition(reason, run_id=run_id) from None
+    due_at = event.due_at if event.due_in is None else _due(event, now, run_id)
     sequence = 1 if snapshot is None else snapshot.last_sequence + 1
     return apply(snapshot, run_id, event.type, event.data, sequence, now, due_at)
 
@@ -149,6 +142,46 @@ def restamp(
             # A later event of the same append may have started the next attempt already.
             if step.status is StepStatus.PENDING and step.attempt == event.data["attempt"]:
                 step.retry_after = due_at
+
+
+def _fold(
+    snapshot: WorkflowRunSnapshot,
+    event_type: str,
+    data: dict[str, Any],
+    at: datetime,
+    due_at: datetime | None,
+) -> None:
+    """Fold the event that comes next. A refusal does not say yet of which event it is."""
+    if snapshot.terminal:
+        raise InvalidTransition(f"the run has ended ({snapshot.status.value})")
+    fold = _FOLDS.get(event_type)
+    if fold is None:
+        if event_type == RUN_CREATED:
+            raise InvalidTransition("only the first event creates the run")
+        raise InvalidTransition("this type of event is unsupported")
+    fold(snapshot, data, at, due_at)
+    snapshot.last_sequence += 1
+    status = snapshot.status
+    if status is RunStatus.RUNNING:
+        if snapshot.open.suspends:
+            snapshot.status = RunStatus.SUSPENDED
+    elif status is RunStatus.SUSPENDED and not snapshot.open.suspends:
+        snapshot.status = RunStatus.RUNNING
+
+
+def _due(event: NewEvent, now: datetime, run_id: str) -> datetime:
+    try:
+        return now + (event.due_in or timedelta(0))
+    except OverflowError:
+        reason = f"{event.type}: its deadline would be after the year 9999"
+        raise InvalidTransition(reason, run_id=run_id) from None
+
+
+def _placed(
+    error: InvalidTransition, run_id: str, event_type: object, sequence: int
+) -> InvalidTransition:
+    reason = f"{_shown(event_type)} cannot be event {sequence}: {error.reason}"
+    return type(error)(reason, run_id=run_id)
 
 
 def _first(

@@ -39,7 +39,7 @@ async def test_folds_and_calls_a_step_are_the_same_for_a_short_and_a_long_run(
         return call
 
     for module, name in (
-        (projection, "apply"),
+        (projection, "_fold"),
         (projection, "project"),
         (projection, "restamp"),
         (drive, "settle"),
@@ -74,6 +74,6 @@ async def test_folds_and_calls_a_step_are_the_same_for_a_short_and_a_long_run(
         "restamp": 40,
         "settle": 40,
         "events": 40 * EVENTS_A_STEP,
-        "apply": 40 * EVENTS_A_STEP * (1 + store_folds),
+        "_fold": 40 * EVENTS_A_STEP * (1 + store_folds),
     }
     assert short["load_runs"] == long["load_runs"] == 1
