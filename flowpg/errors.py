@@ -27,6 +27,11 @@
     ├── StepError                   raised by step code to steer its retries
     │   ├── NonRetryable            do not try again
     │   └── RetryLater              try again after a given delay
+    ├── StepTimeout                 a step took longer than it may; a TimeoutError too
+    │   ├── StartToCloseTimeout     one attempt took too long
+    │   ├── HeartbeatTimeout        an attempt gave no sign of life for too long
+    │   ├── ScheduleToStartTimeout  the code of a step did not begin in time
+    │   └── ScheduleToCloseTimeout  a step with all its attempts took too long
     └── StoreError                  the database could not do it
         ├── StoreUnavailable        no connection, or it was lost
         ├── PermissionDenied        the role lacks a privilege
@@ -271,6 +276,27 @@ class RetryLater(StepError):
             raise TypeError(f"RetryLater needs a timedelta, not {type(delay).__name__}")
         super().__init__(message)
         self.delay = delay
+
+
+class StepTimeout(FlowError, TimeoutError):
+    """A step took longer than its ``StepTimeouts`` allow. Raised where the workflow awaits the step,
+    once its retry policy allows no further attempt."""
+
+
+class StartToCloseTimeout(StepTimeout):
+    """One attempt took longer than ``start_to_close``."""
+
+
+class HeartbeatTimeout(StepTimeout):
+    """An attempt gave no heartbeat for longer than ``heartbeat``."""
+
+
+class ScheduleToStartTimeout(StepTimeout):
+    """The code of a step did not begin within ``schedule_to_start``; it is not tried again."""
+
+
+class ScheduleToCloseTimeout(StepTimeout):
+    """A step with all its attempts and pauses took longer than ``schedule_to_close``."""
 
 
 class StoreError(FlowError):

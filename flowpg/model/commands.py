@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
+from flowpg.model.timeouts import StepTimeouts
 
 
 class _Command(BaseModel):
@@ -70,6 +71,7 @@ class StepCommand(_Command):
     step_name: str
     input: Any = Field(default=None, repr=False)
     retry: RetryPolicy = DEFAULT_RETRY
+    timeouts: StepTimeouts | None = None
 
 
 class ScheduleStep(StepCommand):

@@ -17,6 +17,7 @@ from flowpg.errors import SerializationError
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.spec import WorkflowSpec
+from flowpg.model.timeouts import StepTimeouts
 from flowpg.model.times import format_time
 
 T = TypeVar("T")
@@ -87,14 +88,19 @@ class StepSnapshot:
     output: Any = field(default=None, repr=False)
     error: str | None = field(default=None, repr=False)
     retry_after: datetime | None = None
+    timeouts: StepTimeouts | None = None
+    created_at: datetime | None = None
+    """When it was recorded, kept where it has timeouts."""
+    due_since: datetime | None = None
+    """When its latest delayed attempt came due, kept where it has timeouts."""
 
     def output_as(self, kind: type[T]) -> T:
         """The output validated as ``kind``; SerializationError if it does not fit."""
         return decode_as(self.output, kind, f"the output of step {self.step_id!r}")
 
     def wire(self) -> dict[str, Any]:
-        """The JSON object of this step."""
-        return {
+        """The JSON object of this step; timeouts are left out where it has none."""
+        shape = {
             "step_id": self.step_id,
             "step_name": self.step_name,
             "input": self.input,
@@ -105,6 +111,9 @@ class StepSnapshot:
             "error": self.error,
             "retry_after": _time(self.retry_after),
         }
+        if self.timeouts:
+            shape["timeouts"] = self.timeouts.wire()
+        return shape
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from flowpg.model.operations import (
 )
 from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
 from flowpg.model.spec import WorkflowSpec
+from flowpg.model.timeouts import StepTimeouts
 from flowpg.model.times import format_time, parse_time
 
 
@@ -37,6 +38,15 @@ def _read_time(value: object) -> object:
         return value
     try:
         return parse_time(value)
+    except FlowError as error:
+        raise ValueError(str(error)) from None
+
+
+def _read_timeouts(value: object) -> object:
+    if isinstance(value, StepTimeouts):
+        return value
+    try:
+        return StepTimeouts.read(value)
     except FlowError as error:
         raise ValueError(str(error)) from None
 
@@ -58,6 +68,11 @@ Moment = Annotated[
 """A time, on the wire in RFC 3339; digits beyond microseconds round up."""
 
 Policy = Annotated[RetryPolicy, BeforeValidator(_read_policy)]
+Timeouts = Annotated[
+    StepTimeouts,
+    BeforeValidator(_read_timeouts),
+    PlainSerializer(StepTimeouts.wire, return_type=dict[str, int]),
+]
 Json = Annotated[Any, Field(repr=False)]
 Secret = Annotated[str, Field(repr=False)]
 
@@ -154,6 +169,7 @@ class StepCreated(_Event):
     step_name: str
     input: Json
     retry: Policy = DEFAULT_RETRY
+    timeouts: Timeouts | None = None
 
 
 class StepStarted(_Event):

@@ -45,6 +45,7 @@ from flowpg.model.snapshot import (
     decode_as,
 )
 from flowpg.model.spec import WorkflowSpec
+from flowpg.model.timeouts import StepTimeouts
 from flowpg.replay.runtime import WorkflowInvocation
 
 T = TypeVar("T")
@@ -188,19 +189,37 @@ class WorkflowContext:
     # -- commands: work -------------------------------------------------------------------------
 
     def step(
-        self, step_id: str, step_name: str, input: Any = None, retry: RetryPolicy | None = None
+        self,
+        step_id: str,
+        step_name: str,
+        input: Any = None,
+        retry: RetryPolicy | None = None,
+        timeouts: StepTimeouts | None = None,
     ) -> StepCommand:
         """A member of a batch for ``schedule_steps``."""
         return StepCommand(
-            step_id=step_id, step_name=step_name, input=input, retry=retry or DEFAULT_RETRY
+            step_id=step_id,
+            step_name=step_name,
+            input=input,
+            retry=retry or DEFAULT_RETRY,
+            timeouts=timeouts,
         )
 
     def schedule_step(
-        self, step_id: str, step_name: str, input: Any = None, retry: RetryPolicy | None = None
+        self,
+        step_id: str,
+        step_name: str,
+        input: Any = None,
+        retry: RetryPolicy | None = None,
+        timeouts: StepTimeouts | None = None,
     ) -> ScheduleStep:
-        """Run one step. The default policy is three attempts without a pause."""
+        """Run one step. The default policy is three attempts without a pause, and no timeouts."""
         return ScheduleStep(
-            step_id=step_id, step_name=step_name, input=input, retry=retry or DEFAULT_RETRY
+            step_id=step_id,
+            step_name=step_name,
+            input=input,
+            retry=retry or DEFAULT_RETRY,
+            timeouts=timeouts,
         )
 
     def schedule_steps(self, steps: Iterable[StepCommand]) -> ScheduleSteps:

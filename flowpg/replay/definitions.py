@@ -35,12 +35,16 @@ def new_step(command: StepCommand, now: datetime) -> NewEvent:
     check_representable(retry, now)
     retry_text, retry_wire = _policy(retry)
     text, value = jsontext.stored(command.input, "the input of a step")
-    return NewEvent(
+    event = NewEvent(
         events.STEP_CREATED,
         {"step_id": step_id, "step_name": name, "input": value, "retry": retry_wire},
         text=f'{{"step_id":{jsontext.quote(step_id)},"step_name":{jsontext.quote(name)},'
         f'"input":{text},"retry":{retry_text}}}',
     )
+    if command.timeouts:
+        limits = event.data["timeouts"] = command.timeouts.wire()
+        event.text = f'{event.payload()[:-1]},"timeouts":{jsontext.encode(limits)}}}'
+    return event
 
 
 def new_wait(command: WaitUntil, now: datetime) -> NewEvent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from flowpg.model import events, jsontext
@@ -17,6 +17,7 @@ from flowpg.replay.repair import settlement
 MAX_ERROR_CHARACTERS = 32_768
 """An error text is cut after this many characters, so that it always fits into an event."""
 
+_NO_DELAY = timedelta(0)
 _MAX_DELAY = timedelta(milliseconds=MAX_DELAY_MS)
 
 
@@ -56,12 +57,15 @@ def settle(
     outcome: Outcome,
     *,
     relaunch: bool = True,
+    now: datetime | None = None,
 ) -> Plan:
     """The events of an outcome, and the step to run again if it is retried at once.
 
     A stale outcome, of a step that is not running that attempt (any more), gives an empty plan.
     An output too large to store fails the step for good. Without ``relaunch`` a retry that is due
-    at once is left for a later decision to start. The snapshot is only read.
+    at once is left for a later decision to start. A step whose next attempt would begin, counted
+    from the store's time ``now``, after its schedule_to_close is over has failed. The snapshot is
+    only read.
     """
     plan = Plan()
     step = snapshot.steps.get(step_id)
@@ -85,7 +89,7 @@ def settle(
             f"{events.MAX_PAYLOAD_BYTES}; store it elsewhere and return a reference",
             retryable=False,
         )
-    _failed(snapshot, step, outcome, plan, relaunch)
+    _failed(snapshot, step, outcome, plan, relaunch, now)
     return plan
 
 
@@ -109,15 +113,22 @@ def _failed(
     failure: Failure,
     plan: Plan,
     relaunch: bool,
+    now: datetime | None,
 ) -> None:
     step_id, attempt = step.step_id, step.attempt
-    error = error_text(failure.error)
-    if failure.retryable and attempt < step.retry.attempts:
-        requested = failure.delay is not None
+    retryable, error = failure.retryable, error_text(failure.error)
+    requested, delay = failure.delay is not None, _NO_DELAY
+    again = retryable and attempt < step.retry.attempts
+    if again:
         if failure.delay is not None:
-            delay = min(max(failure.delay, timedelta(0)), _MAX_DELAY)
+            delay = min(max(failure.delay, _NO_DELAY), _MAX_DELAY)
         else:
             delay = step.retry.delay_after(snapshot.run_id, step_id, attempt)
+        if step.timeouts is not None and _comes_too_late(step, delay, now):
+            # It is not waited for: nothing can come of it any more.
+            again = retryable = False
+            error = error_text(_too_late(attempt, failure.error))
+    if again:
         plan.events.append(
             events.step_retrying(step_id, attempt, error, delay, requested=requested)
         )
@@ -125,13 +136,37 @@ def _failed(
             plan.events.append(events.step_started(step_id, attempt + 1))
             plan.launches.append(StepLaunch(step_id, step.step_name, step.input, attempt + 1))
         return
-    make = events.step_failed if failure.retryable else events.step_non_retryable
+    make = events.step_failed if retryable else events.step_non_retryable
     plan.events.append(make(step_id, attempt, error))
     if step.retry.continues_workflow:
         return
     plan.events.extend(settlement(snapshot, step_id))
-    if failure.retryable:
+    if retryable:
         plan.events.append(events.run_retry_exhausted(step_id, attempt, error))
     else:
         plan.events.append(events.run_failed(error))
     plan.ended = True
+
+
+def close_deadline(step: StepSnapshot) -> datetime | None:
+    """When the schedule_to_close of a step is over, by the store's clock; None if it has none."""
+    limit = step.timeouts.schedule_to_close if step.timeouts is not None else None
+    if limit is None or step.created_at is None:
+        return None
+    try:
+        return step.created_at + limit
+    except OverflowError:
+        return None
+
+
+def _comes_too_late(step: StepSnapshot, delay: timedelta, now: datetime | None) -> bool:
+    deadline = close_deadline(step)
+    return deadline is not None and now is not None and deadline - now <= delay
+
+
+def _too_late(attempt: int, error: str) -> str:
+    last = error.partition("\n")[0]
+    return (
+        f"ScheduleToCloseTimeout: schedule_to_close leaves no time for another attempt; attempt "
+        f"{attempt} failed with {last}"
+    )

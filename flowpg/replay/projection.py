@@ -17,6 +17,7 @@ from flowpg.model.events import (
     RUN_CANCELLATION_REQUESTED,
     RUN_CREATED,
     SCHEMA_VERSION,
+    STEP_CREATED,
     STEP_RETRYING,
     WAIT_CREATED,
     FlowEventEnvelope,
@@ -130,6 +131,8 @@ def restamp(
     for event in events:
         if event.type == RUN_CANCELLATION_REQUESTED and snapshot.cancellation is not None:
             snapshot.cancellation.requested_at = recorded_at
+        if event.type == STEP_CREATED and "timeouts" in event.data:
+            snapshot.steps[event.data["step_id"]].created_at = recorded_at
         if event.due_in is None:
             continue
         due_at = recorded_at + event.due_in

@@ -17,6 +17,7 @@ from flowpg.model.events import (
 )
 from flowpg.model.retry import Backoff, RetryPolicy
 from flowpg.model.snapshot import StepSnapshot, StepStatus, WorkflowRunSnapshot
+from flowpg.model.timeouts import StepTimeouts
 from flowpg.replay import members
 from flowpg.replay.fold import Fold
 
@@ -42,10 +43,14 @@ def _created(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime |
     name = members.text(data, "step_name")
     value = members.anything(data, "input")
     policy = RetryPolicy.read(data.get("retry"))
+    limits = StepTimeouts.read(data["timeouts"]) if "timeouts" in data else None
     if step_id in run.steps:
         raise InvalidTransition(f"step {step_id!r} exists already")
     check_representable(policy, at)
-    run.steps[step_id] = run.open.steps[step_id] = StepSnapshot(step_id, name, value, policy)
+    step = run.steps[step_id] = run.open.steps[step_id] = StepSnapshot(step_id, name, value, policy)
+    if limits is not None:
+        step.timeouts = limits
+        step.created_at = at
 
 
 def _started(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None) -> None:
@@ -61,6 +66,8 @@ def _started(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime |
     step.status = StepStatus.RUNNING
     step.attempt = attempt
     if step.retry_after is not None:
+        if step.timeouts is not None:
+            step.due_since = step.retry_after
         step.retry_after = None
         run.open.delayed.pop(step_id, None)
 

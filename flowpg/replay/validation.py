@@ -12,6 +12,7 @@ from flowpg.model import jsontext
 from flowpg.model.commands import CreateHook, RuntimeCommand, StepCommand
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.snapshot import HookSnapshot, StepSnapshot, WorkflowRunSnapshot
+from flowpg.model.timeouts import same_timeouts
 
 MAX_SHOWN = 200
 """Longest text of one side of a difference, or of the path to it, in characters."""
@@ -49,6 +50,9 @@ def check_step(replay: Replay, step: StepSnapshot, command: StepCommand) -> None
     if step.retry is not command.retry and step.retry != command.retry:
         policies = step.retry.wire(), command.retry.wire()
         raise _told(replay, f"{what} has another retry policy", *policies)
+    if step.timeouts is not command.timeouts and not same_timeouts(step.timeouts, command.timeouts):
+        limits = [found.wire() if found else {} for found in (step.timeouts, command.timeouts)]
+        raise _told(replay, f"{what} has other timeouts", *limits)
 
 
 def check_hook(replay: Replay, hook: HookSnapshot, command: CreateHook) -> None:
