@@ -279,8 +279,8 @@ class RetryLater(StepError):
 
 
 class StepTimeout(FlowError, TimeoutError):
-    """A step took longer than its ``StepTimeouts`` allow. Raised where the workflow awaits the step,
-    once its retry policy allows no further attempt."""
+    """A step took longer than its ``StepTimeouts`` allow. Raised where the workflow awaits the
+    step, once its retry policy allows no further attempt."""
 
 
 class StartToCloseTimeout(StepTimeout):

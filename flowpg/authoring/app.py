@@ -16,6 +16,7 @@ from flowpg.model.arguments import check_queue
 from flowpg.model.commands import Decision
 from flowpg.model.ids import check_id
 from flowpg.model.retry import RetryPolicy
+from flowpg.model.timeouts import StepTimeouts
 from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
 
 P = ParamSpec("P")
@@ -86,6 +87,7 @@ class FlowApp:
         name: str | None = None,
         retry: RetryPolicy | None = None,
         fatal: Errors = (),
+        timeouts: StepTimeouts | None = None,
     ) -> StepDecorator: ...
     def step(
         self,
@@ -95,6 +97,7 @@ class FlowApp:
         name: str | None = None,
         retry: RetryPolicy | None = None,
         fatal: Errors = (),
+        timeouts: StepTimeouts | None = None,
     ) -> Any:
         """Declare a step: a function that does work, such as a call to another service.
 
@@ -102,11 +105,12 @@ class FlowApp:
         Arguments and result travel as JSON, by their annotations. ``name`` (default: the
         function's) is what the history says: keep it when the function is renamed. ``retry``
         defaults to three attempts without a pause; errors of the types ``fatal``, and NonRetryable,
-        are never retried. Its last error is raised where the workflow awaits it.
+        are never retried. ``timeouts`` bound how long it may take; each passes with an error of its
+        own, such as StartToCloseTimeout. Its last error is raised where the workflow awaits it.
         """
 
         def declare(function: Any) -> Any:
-            made = make_step(function, name, retry, fatal)
+            made = make_step(function, name, retry, fatal, timeouts)
             if made.name in self.steps:
                 raise InvalidArgument(f"app {self.name!r} has a step {made.name!r} already")
             self.steps[made.name] = made
@@ -182,6 +186,14 @@ class FlowApp:
         if step is None:
             raise UnknownStep(invocation.step_name)
         return await run_step(step, invocation, self._executor())
+
+    begins_steps = True
+    """Says to the engine that a step of this runtime tells when its code begins."""
+
+    def fatal_errors(self, step_name: str) -> Errors:
+        """The errors, timeouts among them, after which a step is not tried again."""
+        step = self.steps.get(step_name)
+        return step.fatal if step is not None else ()
 
     def close(self) -> None:
         """Put every waiting run aside and let the step threads go. A closed app can go on."""

@@ -18,7 +18,14 @@ from typing import Any
 
 from flowpg.authoring import tags
 from flowpg.authoring.errors import StepFailed
-from flowpg.errors import SerializationError
+from flowpg.errors import (
+    HeartbeatTimeout,
+    ScheduleToCloseTimeout,
+    ScheduleToStartTimeout,
+    SerializationError,
+    StartToCloseTimeout,
+    StepTimeout,
+)
 from flowpg.model import jsontext
 
 MAX_MESSAGE = 4_000
@@ -37,6 +44,15 @@ _INITIALISED: tuple[Any, ...] = (
     SyntaxError,
     StopIteration,
 )
+_TIMEOUTS: dict[str, type[StepTimeout]] = {
+    kind.__name__: kind
+    for kind in (
+        StartToCloseTimeout,
+        HeartbeatTimeout,
+        ScheduleToStartTimeout,
+        ScheduleToCloseTimeout,
+    )
+}
 _MAX_LINKS = 8
 _MAX_MEMBERS = 16
 _MARK = "flowpg.error: "
@@ -273,7 +289,7 @@ def human_text(text: str) -> str:
 
 def read_failure(text: str, origin: FailureOrigin | None = None) -> Exception:
     """The exception that an error text describes. A text without a record, such as one that the
-    engine wrote, becomes a StepFailed."""
+    engine wrote, becomes a StepFailed, or the StepTimeout that it names."""
     last = text.rpartition("\n")[2]
     if last.startswith(_MARK):
         try:
@@ -289,7 +305,8 @@ def read_failure(text: str, origin: FailureOrigin | None = None) -> Exception:
     name, separator, message = human_text(text).partition(": ")
     if not separator or not name.isidentifier():
         name, message = "Error", text
-    error = StepFailed(name, message)
+    known = _TIMEOUTS.get(name)
+    error: Exception = StepFailed(name, message) if known is None else known(message)
     error.__flowpg_origin__ = origin or FailureOrigin("", "", 0)  # type: ignore[attr-defined]
     return error
 

@@ -153,7 +153,8 @@ def _commands(
         steps = [step for step in group if isinstance(step, StepOperation)]
         for step in steps:
             if step.recorded:
-                step.adopt(snapshot.steps[step.id].retry)
+                known = snapshot.steps[step.id]
+                step.adopt(known.retry, known.timeouts)
         if len(steps) == 1:
             found.append(steps[0].command())
         else:

@@ -32,6 +32,7 @@ from flowpg.model.events import (
 from flowpg.model.ids import MAX_ID_LENGTH
 from flowpg.model.operations import WorkflowProgress
 from flowpg.model.retry import RetryPolicy
+from flowpg.model.timeouts import StepTimeouts
 
 
 def operation_id(name: str, position: str) -> str:
@@ -85,7 +86,7 @@ class StepOperation(Operation):
     kind = "step"
     event_type = STEP_CREATED
 
-    __slots__ = ("decode", "input", "retry")
+    __slots__ = ("decode", "input", "retry", "timeouts")
 
     def __init__(
         self,
@@ -96,24 +97,37 @@ class StepOperation(Operation):
         retry: RetryPolicy,
         decode: Callable[[Any], Any],
         future: asyncio.Future[Any],
+        timeouts: StepTimeouts | None = None,
     ) -> None:
         super().__init__(id, name, site, future)
         self.input = input
         self.retry = retry
+        self.timeouts = timeouts
         self.decode = decode
 
     def command(self) -> ScheduleStep:
         return ScheduleStep(
-            step_id=self.id, step_name=self.name, input=self.input, retry=self.retry
+            step_id=self.id,
+            step_name=self.name,
+            input=self.input,
+            retry=self.retry,
+            timeouts=self.timeouts,
         )
 
     def member(self) -> StepCommand:
         """The same as a member of a batch."""
-        return StepCommand(step_id=self.id, step_name=self.name, input=self.input, retry=self.retry)
+        return StepCommand(
+            step_id=self.id,
+            step_name=self.name,
+            input=self.input,
+            retry=self.retry,
+            timeouts=self.timeouts,
+        )
 
-    def adopt(self, retry: RetryPolicy) -> None:
-        """The recorded policy is the durable one; a changed one is for calls to come."""
+    def adopt(self, retry: RetryPolicy, timeouts: StepTimeouts | None) -> None:
+        """What was recorded is what holds; a changed policy is for calls to come."""
         self.retry = retry
+        self.timeouts = timeouts
 
     def difference(self, data: dict[str, Any]) -> str | None:
         if data["step_name"] != self.name:

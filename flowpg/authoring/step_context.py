@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowpg.authoring.errors import OutsideStep
 from flowpg.replay.runtime import StepInvocation
@@ -19,6 +19,14 @@ class StepContext:
     step_id: str
     step_name: str
     attempt: int
+    invocation: StepInvocation | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the result any more: the step took too long, its run has ended,
+        or another process drives it. A coroutine gets a CancelledError besides; a plain function
+        runs in a thread, which cannot be stopped, and should look here from time to time."""
+        return self.invocation is not None and self.invocation.cancelled
 
     @property
     def idempotency_key(self) -> str:
@@ -35,6 +43,7 @@ class StepContext:
             invocation.step_id,
             invocation.step_name,
             invocation.attempt,
+            invocation,
         )
 
 

@@ -24,6 +24,7 @@ from flowpg.authoring.turns import RunTurns
 from flowpg.errors import EngineFault, InvalidArgument, NonRetryable, RetryLater, SerializationError
 from flowpg.model.ids import check_id
 from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
+from flowpg.model.timeouts import StepTimeouts
 from flowpg.replay.runtime import StepInvocation
 
 P = ParamSpec("P")
@@ -42,6 +43,7 @@ class StepBase:
         retry: RetryPolicy,
         fatal: Errors,
         codec: FunctionCodec | None = None,
+        timeouts: StepTimeouts | None = None,
     ) -> None:
         check_id(name, "step name", 255)
         retry.check()
@@ -50,6 +52,7 @@ class StepBase:
         # Its failure is an exception of the workflow, which decides what that means.
         self.retry = retry.continue_workflow_on_failure()
         self.fatal = fatal
+        self.timeouts = timeouts
         self.codec = codec or FunctionCodec(function, f"step {name!r}")
         functools.update_wrapper(cast("Callable[..., Any]", self), function)
 
@@ -65,9 +68,12 @@ class StepBase:
         position = run.loop.next_position()
         return _outcome(run, self, self.codec.encode_arguments(args, kwargs), position, site)
 
-    def with_options(self, retry: RetryPolicy | None) -> Any:
-        """The same step under another retry policy."""
-        return type(self)(self.function, self.name, retry or self.retry, self.fatal, self.codec)
+    def with_options(self, retry: RetryPolicy | None, timeouts: StepTimeouts | None = None) -> Any:
+        """The same step under another retry policy, or with other timeouts."""
+        return type(self)(
+            *(self.function, self.name, retry or self.retry, self.fatal, self.codec),
+            self.timeouts if timeouts is None else timeouts,
+        )
 
     def __repr__(self) -> str:
         return f"<step {self.name!r}>"
@@ -84,9 +90,12 @@ class AsyncStep(StepBase, Generic[P, R]):
         call: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return call
 
-    def options(self, *, retry: RetryPolicy | None = None) -> AsyncStep[P, R]:
-        """The same step, called under another retry policy: ``step.options(retry=...)(...)``."""
-        step: AsyncStep[P, R] = self.with_options(retry)
+    def options(
+        self, *, retry: RetryPolicy | None = None, timeouts: StepTimeouts | None = None
+    ) -> AsyncStep[P, R]:
+        """The same step, called under another retry policy or with other timeouts (all of them):
+        ``step.options(retry=...)(...)``."""
+        step: AsyncStep[P, R] = self.with_options(retry, timeouts)
         return step
 
 
@@ -112,9 +121,12 @@ class SyncStep(StepBase, Generic[P, R]):
             return self.durable_call(loop.run, args, kwargs, calling_site())
         return _in_default_thread(self.function, args, kwargs)
 
-    def options(self, *, retry: RetryPolicy | None = None) -> SyncStep[P, R]:
-        """The same step under another retry policy: ``step.options(retry=...).run(...)``."""
-        step: SyncStep[P, R] = self.with_options(retry)
+    def options(
+        self, *, retry: RetryPolicy | None = None, timeouts: StepTimeouts | None = None
+    ) -> SyncStep[P, R]:
+        """The same step under another retry policy or with other timeouts (all of them):
+        ``step.options(retry=...).run(...)``."""
+        step: SyncStep[P, R] = self.with_options(retry, timeouts)
         return step
 
 
@@ -183,10 +195,12 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
     try:
         args, kwargs = step.codec.decode_arguments(invocation.input)
         if isinstance(step, AsyncStep):
+            invocation.begin()
             result = await step.function(*args, **kwargs)
         else:
             call = functools.partial(copy_context().run, step.function, *args, **kwargs)
-            result = await events.get_running_loop().run_in_executor(threads, _settled, call)
+            loop = events.get_running_loop()
+            result = await loop.run_in_executor(threads, _settled, invocation, call)
             if isinstance(result, _Stopped):
                 raise result.error
         if inspect.isawaitable(result):
@@ -214,7 +228,8 @@ class _Stopped(NamedTuple):
     error: StopIteration
 
 
-def _settled(call: Callable[[], Any]) -> Any:
+def _settled(invocation: StepInvocation, call: Callable[[], Any]) -> Any:
+    invocation.begin()
     # A future cannot carry StopIteration and would never be done.
     try:
         return call()
@@ -227,6 +242,7 @@ def make_step(
     name: str | None,
     retry: RetryPolicy | None,
     fatal: Errors,
+    timeouts: StepTimeouts | None = None,
 ) -> AnyStep:
     """The step of a function, asynchronous or plain."""
     if not callable(function) or inspect.isclass(function):
@@ -234,5 +250,7 @@ def make_step(
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise InvalidArgument("a step must return its result; it cannot be a generator")
     kind: Any = AsyncStep if inspect.iscoroutinefunction(function) else SyncStep
-    made: AnyStep = kind(function, name or function.__name__, retry or DEFAULT_RETRY, fatal)
+    made: AnyStep = kind(
+        function, name or function.__name__, retry or DEFAULT_RETRY, fatal, timeouts=timeouts
+    )
     return made

@@ -270,6 +270,7 @@ class RunTurns:
             step.retry,
             step.codec.decode_result,
             self.loop.create_future(),
+            step.timeouts,
         )
         self.ledger.add(operation)
         return operation

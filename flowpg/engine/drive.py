@@ -30,7 +30,7 @@ from flowpg.errors import (
 from flowpg.model import events
 from flowpg.model.records import AppendOutcome, AppendResult, Heartbeat, LoadedRun, RunLease
 from flowpg.model.snapshot import RunStatus, StepStatus, WorkflowRunSnapshot
-from flowpg.replay.outcomes import settle
+from flowpg.replay.outcomes import Success, settle
 from flowpg.replay.plan import StepLaunch
 from flowpg.replay.runtime import StepInvocation, serves
 
@@ -197,9 +197,11 @@ class RunDrive:
                     self._halt(settled.fault)
                 self._outcomes.append(settled)
         for settled in self._outcomes:
-            if settled.outcome is not None and not tip.terminal:
+            outcome = settled.outcome
+            if outcome is not None and not tip.terminal:
                 subject = tip.snapshot, settled.step_id, settled.attempt
-                plan = settle(*subject, settled.outcome, relaunch=not self._halted)
+                now = None if type(outcome) is Success else tip.reckoned
+                plan = settle(*subject, outcome, relaunch=not self._halted, now=now)
                 if plan.events:
                     tip.fold(plan.events)
                     launches += plan.launches
@@ -308,7 +310,9 @@ class RunDrive:
                 invocation = StepInvocation(
                     run_id, step_id, attempt, step.step_name, step.input, workflow
                 )
-                handlers.launch(invocation, steps[step_id].retry.attempts)
+                known = steps[step_id]
+                limits = None if known.timeouts is None else tip.limits(known, step)
+                handlers.launch(invocation, known.retry.attempts, limits)
 
     # -- waiting --------------------------------------------------------------------------------
 

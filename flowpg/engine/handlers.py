@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import logging
 from collections.abc import Callable
@@ -16,8 +17,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from flowpg.engine.attempt_clock import AttemptClock, Limits, spent
 from flowpg.engine.errortext import describe, ends_the_loop, traceable
-from flowpg.errors import EngineFault, NonRetryable, RetryLater, SerializationError
+from flowpg.errors import (
+    EngineFault,
+    NonRetryable,
+    RetryLater,
+    ScheduleToCloseTimeout,
+    ScheduleToStartTimeout,
+    SerializationError,
+    StepTimeout,
+)
 from flowpg.replay.outcomes import Failure, Outcome, Success
 from flowpg.replay.runtime import FlowRuntime, StepInvocation
 
@@ -39,10 +49,12 @@ class _Raised(NamedTuple):
 
 
 class _Running:
-    __slots__ = ("attempt", "attempts", "task")
+    __slots__ = ("attempt", "attempts", "clock", "invocation", "task")
 
     attempt: int
     attempts: int | None
+    invocation: StepInvocation
+    clock: AttemptClock | None
     task: asyncio.Task[None]
 
 
@@ -62,6 +74,7 @@ class StepHandlers:
         self._executor = executor
         self._on_settled = on_settled
         self._in_loop = in_loop
+        self._begins = bool(getattr(runtime, "begins_steps", False))
         self._running: dict[str, _Running] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._settled: list[Settled] = []
@@ -87,14 +100,34 @@ class StepHandlers:
             return True
         return any(s.step_id == step_id and s.attempt == attempt for s in self._settled)
 
-    def launch(self, invocation: StepInvocation, attempts: int | None = None) -> None:
+    def launch(
+        self,
+        invocation: StepInvocation,
+        attempts: int | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         """Start a handler. Its ``step_started`` must be durable already. ``attempts`` is how many
-        the step may have in all."""
+        the step may have in all, ``limits`` how long it may take."""
         if invocation.step_id in self._running:
             self.abandon(invocation.step_id)
-        entry = self._running[invocation.step_id] = _Running()
+        entry = _Running()
         entry.attempt, entry.attempts = invocation.attempt, attempts
+        entry.invocation, entry.clock = invocation, None
+        if limits is not None:
+            invocation.host = self
+            if limits.over:
+                self._time_out(entry, spent(invocation.step_id, limits.timeouts))
+                return
+            expired = functools.partial(self._expired, entry)
+            entry.clock = AttemptClock(invocation.step_id, limits, expired)
+        self._running[invocation.step_id] = entry
         entry.task = asyncio.create_task(self._run(entry, invocation))
+
+    def begin(self, invocation: StepInvocation) -> None:
+        """See ``StepHost``."""
+        entry = self._running.get(invocation.step_id)
+        if entry is not None and entry.invocation is invocation and entry.clock is not None:
+            entry.clock.begin()
 
     def take(self) -> list[Settled]:
         """The outcomes since the last call, in the order in which they settled."""
@@ -105,6 +138,9 @@ class StepHandlers:
         """Cancel a handler whose outcome no longer matters; a thread is left to itself."""
         entry = self._running.pop(step_id, None)
         if entry is not None:
+            entry.invocation.cancelled = True
+            if entry.clock is not None:
+                entry.clock.stop()
             entry.task.cancel()
             self._leaving.add(entry.task)
             entry.task.add_done_callback(self._leaving.discard)
@@ -143,15 +179,36 @@ class StepHandlers:
             settled.outcome, raised = Failure(describe(error), retryable=True), error
         if self._running.get(step_id) is not entry:
             return  # abandoned
+        if entry.clock is not None:
+            entry.clock.stop()
         if isinstance(settled.outcome, Failure):
             _log(invocation, entry.attempts, settled.outcome, raised)
         del self._running[step_id]
         self._settled.append(settled)
         self._on_settled()
 
+    def _expired(self, entry: _Running, error: StepTimeout) -> None:
+        step_id = entry.invocation.step_id
+        if self._running.get(step_id) is entry:
+            self.abandon(step_id)
+            self._time_out(entry, error)
+
+    def _time_out(self, entry: _Running, error: StepTimeout) -> None:
+        step = entry.invocation
+        fatal = getattr(self._runtime, "fatal_errors", None)
+        final = isinstance(error, (ScheduleToStartTimeout, ScheduleToCloseTimeout)) or (
+            fatal is not None and isinstance(error, tuple(fatal(step.step_name)))
+        )
+        outcome = Failure(describe(error), retryable=not final)
+        _log(step, entry.attempts, outcome, error)
+        self._settled.append(Settled(step.step_id, entry.attempt, outcome))
+        self._on_settled()
+
     async def _call(self, invocation: StepInvocation) -> Any:
         run_step = self._runtime.run_step
         if self._in_loop:
+            if not self._begins:
+                invocation.begin()
             return await run_step(invocation)
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
@@ -191,6 +248,7 @@ def _in_thread(run_step: Callable[[StepInvocation], Any], invocation: StepInvoca
     # What is raised comes back as a value: a future cannot carry StopIteration and would never be
     # done, and a KeyboardInterrupt of a thread is none of the process.
     try:
+        invocation.begin()
         return run_step(invocation)
     except KeyboardInterrupt as error:
         return _Raised(

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
+from flowpg.engine.attempt_clock import Limits
 from flowpg.engine.history import RunHistory
 from flowpg.model.events import DEADLINE_FIELDS, NewEvent
 from flowpg.model.records import LoadedRun
-from flowpg.model.snapshot import WorkflowRunSnapshot
+from flowpg.model.snapshot import StepSnapshot, WorkflowRunSnapshot
 from flowpg.replay import projection
+from flowpg.replay.outcomes import close_deadline
 from flowpg.replay.plan import StepLaunch
 from flowpg.replay.repair import due_events, due_retries, next_deadline, repair_events
 
@@ -61,6 +63,27 @@ class RunTip:
     def now(self) -> datetime:
         """The latest known reading of the store's clock: it is at least this late there."""
         return self._now
+
+    @property
+    def reckoned(self) -> datetime:
+        """What the store's clock should say now, by this process's monotonic clock."""
+        return self._now + timedelta(seconds=monotonic() - self._read_at)
+
+    def limits(self, step: StepSnapshot, launch: StepLaunch) -> Limits | None:
+        """How much time an attempt that is launched now has left, None if there is no limit."""
+        timeouts = step.timeouts
+        if not timeouts:
+            return None
+        to_start, to_close, deadline = None, None, close_deadline(step)
+        if timeouts.schedule_to_start is not None:
+            to_start = timeouts.schedule_to_start.total_seconds()
+            # One that another process began may have begun in time there. A delayed retry may have
+            # lain where no worker was.
+            if step.due_since is not None and not launch.again:
+                to_start -= max(0.0, (self.reckoned - step.due_since).total_seconds())
+        if deadline is not None:
+            to_close = (deadline - self.reckoned).total_seconds()
+        return Limits(timeouts, to_start, to_close)
 
     def saw(self, now: datetime) -> None:
         """Take a new reading of the store's clock."""

@@ -188,7 +188,8 @@ class _Planner:
         self.live += 1
         self.work += 1
         if status is StepStatus.RUNNING:
-            return StepLaunch(step.step_id, step.step_name, step.input, step.attempt), False
+            again = StepLaunch(step.step_id, step.step_name, step.input, step.attempt, again=True)
+            return again, False
         if step.retry_after is not None and step.retry_after > self.now:
             return None
         return StepLaunch(step.step_id, step.step_name, step.input, step.attempt + 1), True

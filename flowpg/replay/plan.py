@@ -13,13 +13,15 @@ class StepLaunch:
     """A step to run: attempt ``attempt`` (from 1) of the handler ``step_name``.
 
     ``input`` is the value the snapshot holds; whoever calls a handler passes on a copy, as
-    ``StepInvocation`` does.
+    ``StepInvocation`` does. ``again`` says that this very attempt was begun before, by a
+    process that did not live to see its outcome.
     """
 
     step_id: str
     step_name: str
     input: Any = field(repr=False)
     attempt: int
+    again: bool = False
 
 
 @dataclass(slots=True)

@@ -73,11 +73,21 @@ class WorkflowInvocation:
         return f"WorkflowInvocation(run_id={self.run_id!r}, workflow={self.spec.name!r})"
 
 
+class StepHost(Protocol):
+    """The engine, as the attempts that it runs see it. From any thread."""
+
+    def begin(self, invocation: StepInvocation) -> None:
+        """The code of the step begins."""
+        ...
+
+
 class StepInvocation:
     """One attempt of one step. ``attempt`` counts from 1."""
 
     __slots__ = (
         "attempt",
+        "cancelled",
+        "host",
         "input",
         "run_id",
         "step_id",
@@ -93,6 +103,7 @@ class StepInvocation:
         step_name: str,
         input: Any,
         workflow_name: str,
+        host: StepHost | None = None,
     ) -> None:
         self.run_id = run_id
         self.step_id = step_id
@@ -101,6 +112,19 @@ class StepInvocation:
         self.input = copied(input)
         """The step's input, this invocation's own copy."""
         self.workflow_name = workflow_name
+        self.host = host
+        """The engine that runs it, for the methods below."""
+        self.cancelled = False
+        """Whether nobody waits for the result any more: it took too long, its run has ended, or
+        another process drives it. A coroutine gets a CancelledError besides; a thread cannot be
+        stopped and should look here from time to time."""
+
+    def begin(self) -> None:
+        """The work begins now. For a runtime that sets ``begins_steps``, since it may let a step
+        wait for a free thread; of any other the engine takes the call of ``run_step`` for the
+        beginning. From any thread."""
+        if self.host is not None:
+            self.host.begin(self)
 
     @property
     def idempotency_key(self) -> str:
