@@ -76,7 +76,7 @@ def test_a_running_step_is_delivered_again_at_the_same_attempt_without_an_event(
     run = running(step("a", input=[1]), started("a"), retrying("a", 1), started("a", 2))
     made = plan(run, lambda ctx: ctx.schedule_step("a", "work", [1]))
     assert made.events == []
-    assert made.launches == [StepLaunch("a", "work", [1], 2)]
+    assert made.launches == [StepLaunch("a", "work", [1], 2, again=True)]
 
 
 def test_a_pending_step_starts_its_next_attempt_when_its_time_has_come() -> None:

@@ -156,7 +156,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
         depth = (len(line) - len(line.lstrip(" │├└─"))) // 4 - 1
         parents[depth:] = [name]
         if depth:
-            assert vars(flowpg.errors)[name].__base__.__name__ == parents[depth - 1]
+            assert vars(flowpg.errors)[name].__bases__[0].__name__ == parents[depth - 1]
 
 
 def test_an_error_names_its_run_once() -> None:
