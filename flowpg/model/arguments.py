@@ -148,20 +148,20 @@ def check_append(append: Append) -> None:
     Raises InvalidRunId, InvalidArgument, InvalidTransition, SerializationError or
     PayloadTooLarge. Whether the events may follow is the store's to say.
     """
+    check_append_head(append)
+    for event in append.events:
+        check_event(append.run_id, event)
+
+
+def check_append_head(append: Append) -> None:
+    """An append, its events apart: InvalidRunId or InvalidArgument."""
     check_run_id(append.run_id)
     if append.release is not None and append.epoch is None:
         raise InvalidArgument("an append that releases a lease must name the lease's epoch")
-    for event in append.events:
-        _check_event(append.run_id, event)
 
 
-def check_run_ids(run_ids: Sequence[str]) -> None:
-    """InvalidRunId for the first id that is none."""
-    for run_id in run_ids:
-        check_run_id(run_id)
-
-
-def _check_event(run_id: str, event: NewEvent) -> None:
+def check_event(run_id: str, event: NewEvent) -> None:
+    """One event of an append. Raises what ``check_append`` does."""
     try:
         subject = event.subject
         token = event.data["token"] if event.type == HOOK_CREATED else None
@@ -182,3 +182,9 @@ def _check_event(run_id: str, event: NewEvent) -> None:
             )
         extra = len(member) + _DEADLINE_BYTES
     check_size(run_id, event.type, event.payload(), extra)
+
+
+def check_run_ids(run_ids: Sequence[str]) -> None:
+    """InvalidRunId for the first id that is none."""
+    for run_id in run_ids:
+        check_run_id(run_id)

@@ -128,6 +128,13 @@ class NewEvent:
     def payload(self) -> str:
         """The payload as JSON text, encoded once (SerializationError if JSON cannot carry it)."""
         if self.text is None:
+            data = self.data
+            if self.type == STEP_STARTED and type(attempt := data.get("attempt")) is int:
+                # What every attempt of every step begins with.
+                step_id = data.get("step_id")
+                if len(data) == 2 and type(step_id) is str and step_id.isascii():
+                    self.text = f'{{"step_id":{jsontext.quote(step_id)},"attempt":{attempt}}}'
+                    return self.text
             what = f"the payload of {self.type}"
             self.text = jsontext.encode(self.data, what, jsontext.MAX_STORED_DEPTH)
         return self.text

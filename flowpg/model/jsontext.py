@@ -31,6 +31,8 @@ def encode(value: Any, what: str = "value", levels: int = MAX_DEPTH) -> str:
     Raises SerializationError naming ``what`` (never the value) if JSON cannot carry it unchanged,
     or if it is nested more than ``levels`` deep.
     """
+    if type(value) is str and value.isascii():
+        return _quote(value)
     try:
         _check(value, levels)
         text = _encode_raw(value)
@@ -49,7 +51,7 @@ def decode(text: str | bytes, what: str = "value") -> Any:
             text = text.decode()
         value = _decode(text)
         # Deep nesting needs many brackets, and counting them is quick.
-        if text.count("[") + text.count("{") > MAX_STORED_DEPTH:
+        if len(text) > MAX_STORED_DEPTH and text.count("[") + text.count("{") > MAX_STORED_DEPTH:
             _check(value, MAX_STORED_DEPTH)
     except _TooDeep as error:
         raise SerializationError(f"{what} cannot be read: {error}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -48,6 +48,9 @@ class AppendOutcome(StrEnum):
     INVALID = "invalid"
 
 
+_APPENDED = AppendOutcome.APPENDED  # a member costs more to look up than it takes to compare it
+
+
 @dataclass(slots=True)
 class AppendResult:
     """The answer to one ``Append``.
@@ -64,12 +67,12 @@ class AppendResult:
     recorded_at: datetime
     released: bool = False
     wakes: int = 0
-    detail: dict[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def appended(self) -> bool:
         """Whether the events were stored."""
-        return self.outcome is AppendOutcome.APPENDED
+        return self.outcome is _APPENDED
 
 
 @dataclass(frozen=True, slots=True)

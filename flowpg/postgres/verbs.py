@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from flowpg.errors import SchemaBehind
 from flowpg.model import jsontext
 from flowpg.model.arguments import (
-    check_append,
     check_batch,
     check_child,
     check_hook_payload,
@@ -27,16 +26,12 @@ from flowpg.model.arguments import (
 )
 from flowpg.model.events import (
     FlowEventEnvelope,
-    NewEvent,
     deadline_of,
 )
 from flowpg.model.ids import check_id, check_run_id, check_token
 from flowpg.model.inspection import ScheduledWakeup, WakeupKind
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import (
-    Append,
-    AppendOutcome,
-    AppendResult,
     Capabilities,
     Heartbeat,
     RunLease,
@@ -49,18 +44,8 @@ from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text
 
 R = TypeVar("R")
 
-_OUTCOMES = {outcome.value: outcome for outcome in AppendOutcome}
-
 _VERB = ("run_id", "subject_id", "applied", "head_sequence")
 
-_APPEND_MANY = Function(
-    "flow_append_many",
-    ("json",),
-    (
-        *("ordinal", "run_id", "outcome", "head_sequence"),
-        *("recorded_at", "released", "wakes", "detail:text"),
-    ),
-)
 _START = Function("flow_start", ("json", "json", "text", "text"), _VERB)
 _START_MANY = Function(
     "flow_start_many", ("json",), ("ordinal", "run_id", "outcome", "detail:text")
@@ -102,40 +87,6 @@ _ENQUEUE_DUE = Function(
     "flow_enqueue_due", ("integer", "timestamptz"), ("run_id", "kind", "subject_id", "due_at")
 )
 _IMPORT = Function("flow_import_history", ("text", "json", "text"), ("1",))
-
-
-def append_many(appends: Sequence[Append]) -> Call[list[AppendResult]]:
-    """Store the events of many runs, each on its own merits. One that has its ``text`` already was
-    checked."""
-    check_batch(appends)
-    texts = [append.text or append_text(append) for append in appends]
-
-    def read(rows: Sequence[Row]) -> list[AppendResult]:
-        results = [
-            AppendResult(run_id, _OUTCOMES[outcome], head, utc(at), released, wakes, _json(more))
-            for _, run_id, outcome, head, at, released, wakes, more in sorted(rows, key=_ordinal)
-        ]
-        return _complete(results, len(appends), _APPEND_MANY)
-
-    return Call(_APPEND_MANY, ("[" + ",".join(texts) + "]",), read)
-
-
-def append_text(append: Append) -> str:
-    """The element of one append in the argument of ``flow_append_many``. Checks it, and raises what
-    ``check_append`` does."""
-    check_append(append)
-    # Put together as text: payloads are spliced in as they are, and are encoded only once.
-    parts = [f'{{"run_id":{jsontext.quote(append.run_id)}']
-    if append.expected is not None:
-        parts.append(f'"expected":{append.expected}')
-    if append.epoch is not None:
-        parts.append(f'"epoch":{append.epoch}')
-    if append.release is not None:
-        parts.append(f'"release":{append.release}')
-    if append.queue != "default":
-        parts.append(f'"queue":{jsontext.quote(append.queue)}')
-    parts.append('"events":[' + ",".join(map(_event_json, append.events)) + "]}")
-    return ",".join(parts)
 
 
 def start(request: StartRequest) -> Call[VerbResult]:
@@ -322,17 +273,6 @@ def import_history(run_id: str, history: Sequence[FlowEventEnvelope], queue: str
     """Store a complete history of a new run."""
     events = "[" + ",".join(map(_stored_json, history)) + "]"
     return Call(_IMPORT, (check_run_id(run_id), events, queue), _nothing)
-
-
-def _event_json(event: NewEvent) -> str:
-    subject, due = event.subject, ""
-    about = "" if subject is None else f',"subject":{jsontext.quote(subject)}'
-    if event.due_at is not None:
-        due = f',"due_at":"{time_text(event.due_at)}"'
-    elif event.due_in is not None:
-        due = f',"due_in_us":{event.due_in // timedelta(microseconds=1)}'
-    kind = jsontext.quote(event.type)
-    return f'{{"type":{kind}{about}{due},"payload":{event.payload()}}}'
 
 
 def _stored_json(event: FlowEventEnvelope) -> str:

@@ -33,7 +33,7 @@ from flowpg.model.records import (
     VerbResult,
 )
 from flowpg.model.snapshot import RunStatus
-from flowpg.postgres import reads, verbs
+from flowpg.postgres import append_calls, reads, verbs
 from flowpg.postgres.calls import Call
 from flowpg.postgres.enlist import run_enlisted
 from flowpg.postgres.group_commit import GroupCommit
@@ -129,16 +129,16 @@ class PostgresEventStore:
         return await run_enlisted(connection, call, self._pool.schema)
 
     async def _send(self, appends: Sequence[Append]) -> list[AppendResult]:
-        return await self._pool.run(verbs.append_many(appends))
+        return await self._pool.run(append_calls.append_many(appends))
 
     async def append(self, append: Append) -> AppendResult:
         """Store the events of one run, sharing a call with other appends of this process."""
-        append.text = verbs.append_text(append)
+        append.text = append_calls.append_text(append)
         return await self._appends.append(append)
 
     async def append_many(self, appends: Sequence[Append]) -> list[AppendResult]:
         """Store the events of many runs in one transaction, each on its own merits, in order."""
-        return await self._run(verbs.append_many(appends)) if appends else []
+        return await self._run(append_calls.append_many(appends)) if appends else []
 
     async def start(self, request: StartRequest, *, connection: Enlisted = None) -> VerbResult:
         """Create a run, or recognise it."""

@@ -25,12 +25,12 @@ AS $$
         ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7'),
         ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority')
     ), worker (name) AS (VALUES
-        ('flow_append'), ('flow_append_many'), ('flow_claim_tasks'), ('flow_acquire_run'),
-        ('flow_heartbeat'), ('flow_release_run'), ('flow_give_back'), ('flow_enqueue_due'),
-        ('flow_import_history'), ('flow_complete_tasks'), ('flow_release_tasks'),
-        ('flow_requeue_expired'), ('flow_dead_letter'), ('flow_redrive'), ('flow_pause_queue'),
-        ('flow_resume_queue'), ('flow_set_queue_limits'), ('flow_listen_hint'),
-        ('flow_worker_beat'), ('flow_worker_gone')
+        ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
+        ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'), ('flow_give_back'),
+        ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),
+        ('flow_release_tasks'), ('flow_requeue_expired'), ('flow_dead_letter'), ('flow_redrive'),
+        ('flow_pause_queue'), ('flow_resume_queue'), ('flow_set_queue_limits'),
+        ('flow_listen_hint'), ('flow_worker_beat'), ('flow_worker_gone')
     ), verbs (capability, name) AS (
         SELECT c.capability, r.name FROM reads AS r
          CROSS JOIN (VALUES ('reader'), ('client'), ('worker')) AS c (capability)

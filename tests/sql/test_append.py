@@ -345,3 +345,30 @@ def test_more_than_a_thousand_elements_are_refused(db: Database) -> None:
         db.append(*({"run_id": f"r{n}", "events": [CREATED]} for n in range(1001)))
     assert codes([caught.value]) == ["WF010"]
     assert db.value("SELECT count(*) FROM flow_runs") == 0
+
+
+def test_a_batch_is_answered_in_one_row(db: Database) -> None:
+    db.append(
+        *({"run_id": run, "expected": 0, "events": [CREATED, STARTED]} for run in "abcd"),
+    )
+    epochs = {}
+    for run in "abc":
+        epochs[run], wakes = db.row(
+            "SELECT epoch, wakes FROM flow_acquire_run(%s, 'me', '1 minute')", run
+        ).values()
+    db.rows("SELECT flow_wake_run('c')")
+    batch = [
+        {"run_id": "a", "epoch": epochs["a"], "events": [STEP]},
+        {"run_id": "b", "epoch": epochs["b"], "events": [DONE], "release": wakes},
+        {"run_id": "c", "epoch": epochs["c"], "events": [STEP], "release": wakes},
+        {"run_id": "d", "expected": 7, "events": [STEP]},
+    ]
+    answer = db.row("SELECT * FROM flow_append_batch(%s)", json.dumps(batch))
+    assert answer["marks"] == "araa"
+    assert json.loads(answer["heads"]) == [3, 3, 3, 2]
+    kept, refused = json.loads(answer["exceptions"])
+    assert kept == [3, "appended", wakes + 1, None]
+    assert refused == [4, "event_conflict", 0, {"expected": 7, "actual": 2}]
+    assert answer["recorded_at"] == db.row("SELECT max(recorded_at) AS at FROM flow_events")["at"]
+    empty = db.row("SELECT * FROM flow_append_batch('[]')")
+    assert set(empty.values()) == {None}

@@ -90,7 +90,7 @@ async def test_an_append_whose_reply_was_lost_is_a_conflict_when_repeated(
     store: PostgresEventStore, proxy: Proxy
 ) -> None:
     await running(store)
-    proxy.cut_after("flow_append_many(")
+    proxy.cut_after("flow_append_batch(")
     append = Append("r", step("s"), expected=2)
     with pytest.raises(StoreUnavailable):
         await store.append(append)
@@ -103,7 +103,7 @@ async def test_an_append_that_never_arrived_is_stored_when_repeated(
     store: PostgresEventStore, proxy: Proxy
 ) -> None:
     await running(store)
-    proxy.cut_before("flow_append_many(")
+    proxy.cut_before("flow_append_batch(")
     append = Append("r", step("s"), expected=2)
     with pytest.raises(StoreUnavailable):
         await store.append(append)
@@ -115,7 +115,7 @@ async def test_a_release_whose_reply_was_lost_succeeds_when_repeated(
 ) -> None:
     await running(store)
     lease = await leased(store)
-    proxy.cut_after("flow_append_many(")
+    proxy.cut_after("flow_append_batch(")
     release = Append("r", [], epoch=lease.epoch, release=lease.wakes)
     with pytest.raises(StoreUnavailable):
         await store.append(release)
@@ -163,7 +163,7 @@ async def test_events_that_were_stored_survive_whatever_the_connection_does(
     await running(store)
     for number in range(5):
         cut = proxy.cut_after if number % 2 else proxy.cut_before
-        cut("flow_append_many(")
+        cut("flow_append_batch(")
         head = (await store.load_runs(["r"]))["r"].head_sequence
         append = Append("r", [events.wait_created(f"w{number}", delay=MINUTE)], expected=head)
         while True:
