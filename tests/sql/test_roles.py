@@ -34,6 +34,8 @@ SELECT flow_claim_tasks('default', 1, 'me', '1 minute');
 SELECT flow_append_many('[{"run_id":"w1","epoch":1,"events":[{"type":"run_started"},
   {"type":"wait_created","subject":"w","due_in_us":0},
   {"type":"hook_created","subject":"h","due_in_us":0,"payload":{"token":"t","metadata":{}}}]}]');
+SELECT flow_append_batch('[{"run_id":"w1","epoch":1,"events":[{"type":"hook_disposed",
+  "subject":"other"}]}]');
 SELECT flow_heartbeat('[{"run_id":"w1","epoch":1}]', '1 minute');
 SELECT flow_enqueue_due();
 SELECT flow_resume_due_waits();
