@@ -5,11 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from time import monotonic
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
+from flowpg.authoring import hazards
+from flowpg.authoring.errors import TurnTooLong
 from flowpg.authoring.parking import ParkingLot
 from flowpg.authoring.steps import AnyStep, AsyncStep, Errors, SyncStep, make_step, run_step
 from flowpg.authoring.turns import RunTurns
+from flowpg.authoring.watchdog import TurnRules
 from flowpg.authoring.workflows import RunMethod, Workflow, WorkflowDefinition
 from flowpg.errors import InvalidArgument, NonDeterministic, UnknownStep, UnknownWorkflow
 from flowpg.model.arguments import check_queue
@@ -22,6 +27,11 @@ from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
+
+_REST = 30
+"""A run whose turn was abandoned rests in this process for so many times as long as that took."""
+
+_MAX_OVERRAN = 1000
 
 
 class StepDecorator(Protocol):
@@ -51,6 +61,12 @@ class FlowApp:
     ``max_parked`` coroutines of waiting runs are kept in memory; others are replayed when their
     run goes on. ``always_replay`` keeps none, which finds code that does not replay: for tests.
     ``step_threads`` is how many steps that are plain functions run at once.
+
+    Workflow code that runs for ``slow_turn`` without waiting has its stack logged; after
+    ``longest_turn`` (None: never) it is abandoned and its run blocked, since every other run of the
+    process waits for it. A call that a replay cannot repeat, such as ``time.time()``, is warned of
+    once; ``strict`` makes it block the run. Python 3.11 looks for such calls only with
+    ``always_replay``.
     """
 
     def __init__(
@@ -60,6 +76,9 @@ class FlowApp:
         max_parked: int = 1000,
         always_replay: bool = False,
         step_threads: int = 32,
+        slow_turn: timedelta = timedelta(seconds=2),
+        longest_turn: timedelta | None = timedelta(seconds=10),
+        strict: bool = False,
     ) -> None:
         self.name = check_id(name, "app name", 255)
         if max_parked < 0 or step_threads < 1:
@@ -68,6 +87,8 @@ class FlowApp:
         self.workflows: dict[str, Workflow[..., Any]] = {}
         self.steps: dict[str, AnyStep] = {}
         self.parked = ParkingLot(max_parked)
+        self._rules = TurnRules(slow_turn, longest_turn, strict).check()
+        self._overran: dict[str, float] = {}
         self._step_threads = step_threads
         self._threads: ThreadPoolExecutor | None = None
 
@@ -171,6 +192,7 @@ class FlowApp:
         workflow = self.workflows.get(invocation.spec.name)
         if workflow is None:
             raise UnknownWorkflow(invocation.spec.name)
+        self._check_rest(invocation.run_id)
         turns = self._parked_turns(workflow.definition, invocation)
         if turns is not None:
             try:
@@ -178,7 +200,7 @@ class FlowApp:
             except NonDeterministic:
                 # Perhaps only what it did last was never stored. The history has the last word.
                 pass
-        return self._advance(RunTurns(workflow.definition, invocation), invocation)
+        return self._advance(RunTurns(workflow.definition, invocation, self._rules), invocation)
 
     async def run_step(self, invocation: StepInvocation) -> Any:
         """Run one attempt of a step. See ``FlowRuntime``."""
@@ -217,16 +239,36 @@ class FlowApp:
 
     def _advance(self, turns: RunTurns, invocation: WorkflowInvocation) -> Decision:
         keep = False
+        hazards.watch()
         try:
-            decision = turns.advance(invocation, self.parked.seen(invocation.run_id))
+            seen = self.parked.seen(invocation.run_id)
+            if self.always_replay:
+                with hazards.profiled(turns.turn):
+                    decision = turns.advance(invocation, seen)
+            else:
+                decision = turns.advance(invocation, seen)
             self.parked.saw(invocation.run_id, turns.consumed, turns.ending.final)
             keep = not (self.always_replay or turns.ending.final)
+        except TurnTooLong as error:
+            if len(self._overran) < _MAX_OVERRAN:
+                self._overran[turns.run_id] = monotonic() + _REST * turns.turn.seen
+            raise error from None
         finally:
             if keep:
                 self.parked.park(turns)
             else:
                 turns.forget()
         return decision
+
+    def _check_rest(self, run_id: str) -> None:
+        # The same code would most likely hold up all other runs again; another process may have
+        # other code.
+        until = self._overran.get(run_id)
+        if until is None:
+            return
+        if monotonic() < until:
+            raise TurnTooLong(run_id)
+        del self._overran[run_id]
 
     def _executor(self) -> ThreadPoolExecutor:
         if self._threads is None:

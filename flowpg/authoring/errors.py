@@ -11,9 +11,10 @@
     └── EngineFault
         ├── NotDurable              workflow code tried what replay cannot repeat
         ├── WorkflowStuck           workflow code waits for what nothing will ever bring
+        │   └── TurnTooLong         workflow code ran for too long without waiting
         └── UndecodablePayload      a recorded value does not fit the code of this process
 
-The last three block a run and do not fail it: once the code is mended it goes on.
+The last four block a run and do not fail it: once the code is mended it goes on.
 """
 
 from __future__ import annotations
@@ -85,6 +86,21 @@ class WorkflowStuck(EngineFault):
     def __init__(self, run_id: str, reason: str) -> None:
         super().__init__(f"run {run_id!r} cannot go on: {reason}")
         self.run_id = run_id
+
+
+class TurnTooLong(WorkflowStuck):
+    """Workflow code ran for too long without waiting for a step, a timer or a hook; its turn was
+    abandoned, because every other run of the process waits meanwhile."""
+
+    def __init__(self, run_id: str, seconds: float | None = None) -> None:
+        when = "in an earlier drive of this process"
+        if seconds is not None:
+            when = f"after {seconds:.1f} s"
+        super().__init__(
+            run_id,
+            f"a turn of its workflow was abandoned {when}: it did not wait for a step, a timer or "
+            "a hook, and every other run waited for it; do the work in a step",
+        )
 
 
 class UndecodablePayload(EngineFault):

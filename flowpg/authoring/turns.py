@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from flowpg.authoring.endings import Ending
@@ -33,6 +34,7 @@ from flowpg.authoring.operations import (
 )
 from flowpg.authoring.sites import Site, calling_site
 from flowpg.authoring.tasks import RunFuture
+from flowpg.authoring.watchdog import DEFAULT_RULES, Turn, TurnRules
 from flowpg.errors import SerializationError
 from flowpg.model import events, jsontext
 from flowpg.model.commands import Decision
@@ -60,8 +62,14 @@ DECISIONS = frozenset(
 class RunTurns:
     """The parked coroutine of one run, and what it waits for."""
 
-    def __init__(self, definition: WorkflowDefinition, invocation: WorkflowInvocation) -> None:
+    def __init__(
+        self,
+        definition: WorkflowDefinition,
+        invocation: WorkflowInvocation,
+        rules: TurnRules = DEFAULT_RULES,
+    ) -> None:
         self.definition = definition
+        self.turn = Turn(invocation.run_id, definition.spec.name, rules)
         self.run_id = invocation.run_id
         self.spec = invocation.spec
         # Abstract only to type checkers: it refuses what it does not have.
@@ -106,14 +114,8 @@ class RunTurns:
         new = history[self.consumed :]
         seen = max(seen, _last_decision(new))
         with self.loop:
-            for event in new:
-                self.loop.replaying = event.sequence <= seen
-                deliver = _DELIVERIES.get(event.type)
-                if deliver is not None:
-                    deliver(self, event)
-                self.consumed = event.sequence
-            if not self._begun:
-                self._begin()
+            # Inside the loop's own block: whatever is raised, the thread is given back in order.
+            self.turn.run(lambda: self._deliver(new, seen))
         self._unconfirmed = list(new) or self._unconfirmed
         if self.ending.reached:
             return self.ending.decision(invocation.snapshot)
@@ -133,6 +135,17 @@ class RunTurns:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop.tasks.clear()
         self.ending.main = None
+
+    def _deliver(self, new: Sequence[FlowEventEnvelope], seen: int) -> None:
+        for event in new:
+            self.turn.began = monotonic()
+            self.loop.replaying = event.sequence <= seen
+            deliver = _DELIVERIES.get(event.type)
+            if deliver is not None:
+                deliver(self, event)
+            self.consumed = event.sequence
+        if not self._begun:
+            self._begin()
 
     def _same_tip(self, history: Sequence[FlowEventEnvelope]) -> bool:
         # The very event that was delivered last: the driver went on from this run's own decision.
