@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flowpg.authoring.watchdog import interrupt_by_signal
 from flowpg.console.migrate import SchemaOption
 from flowpg.console.target import DsnOption, open_target
 from flowpg.console.usercode import imported, users_code
@@ -90,7 +91,7 @@ def worker(
     ] = 1.0,
     max_wedged: Annotated[
         float,
-        typer.Option(min=0, help="Seconds that steps may block the loop before runs are given up."),
+        typer.Option(min=0, help="Seconds that code may block the loop before runs are given up."),
     ] = 600.0,
     max_crashes: Annotated[
         int, typer.Option(min=1, help="Lost workers after which a run is set aside.")
@@ -131,6 +132,7 @@ def worker(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    interrupt_by_signal()
     number = child_number(os.environ)
     if processes > 1 and number is None:
         with open_target(dsn, schema=schema) as target:
@@ -158,6 +160,7 @@ def worker(
                         max_wedged=timedelta(seconds=max_wedged),
                         schedule=schedule,
                         tasks=tasks,
+                        exits=True,
                     ),
                 )
                 port = None if health_port is None else health_port + (number or 0)

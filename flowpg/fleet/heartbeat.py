@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -16,6 +17,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from time import monotonic
 
+from flowpg.authoring.errors import TurnTooLong
+from flowpg.authoring.watchdog import open_turns
+from flowpg.engine.errortext import blocked_delay, blocked_reason
 from flowpg.engine.lease import Listener
 from flowpg.errors import FlowError, StoreUnavailable
 from flowpg.model.arguments import MAX_PAGE
@@ -25,6 +29,11 @@ from flowpg.postgres.session import DirectSession
 
 logger = logging.getLogger("flowpg.fleet.heartbeat")
 
+_STUCK = 70
+"""The exit code of a process that ends because workflow code blocks it."""
+
+_RESTS = 6
+
 _REPORT_AFTER = 5.0
 """Seconds that the event loop may be silent before its stack is logged."""
 
@@ -33,7 +42,8 @@ class HeartbeatThread:
     """Extends every held lease each ``interval`` to ``lease`` from then, as a ``Keeper`` does.
 
     To be made in the event loop whose drives it serves. ``max_wedged`` is how long that loop may
-    give no sign of life before its leases are left to run out.
+    give no sign of life before its leases are left to run out. With ``exits`` the process ends then
+    if workflow code is what blocks it: that run is blocked, the others are given back at once.
     """
 
     def __init__(
@@ -42,11 +52,14 @@ class HeartbeatThread:
         lease: timedelta,
         interval: timedelta,
         max_wedged: timedelta = timedelta(minutes=10),
+        *,
+        exits: bool = False,
     ) -> None:
         self._session = session
         self._lease = lease
         self._interval = interval.total_seconds()
         self._max_wedged = max_wedged.total_seconds()
+        self._exits = exits
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._held: dict[tuple[str, int], tuple[RunLease, Listener]] = {}
@@ -81,9 +94,10 @@ class HeartbeatThread:
         if thread is not None:
             await asyncio.to_thread(thread.join, self._interval + 1)
 
-    def give_back_all(self) -> int:
+    def give_back_all(self, stuck: TurnTooLong | None = None) -> int:
         """Give every held lease back, from any thread, for a process that ends without its event
-        loop; returns how many were. Nothing may run under these leases any more."""
+        loop; returns how many were. Nothing may run under these leases any more. The run that is
+        ``stuck`` is blocked."""
         self._stop.set()
         with self._lock:
             leases = [lease for lease, _ in self._held.values()]
@@ -92,7 +106,10 @@ class HeartbeatThread:
         with self._calls:
             for lease in leases:
                 try:
-                    given += self._session.run(verbs.give_back(lease, timedelta(0), None))
+                    delay, reason = timedelta(0), None
+                    if stuck is not None and stuck.run_id == lease.run_id:
+                        delay, reason = blocked_delay(_RESTS), blocked_reason(stuck)
+                    given += self._session.run(verbs.give_back(lease, delay, reason))
                 except StoreUnavailable as error:
                     logger.warning("leases run out by themselves: %s", error)
                     break
@@ -144,6 +161,16 @@ class HeartbeatThread:
                 silent,
                 len(self._held),
             )
+            self._leave_if_stuck(silent)
+
+    def _leave_if_stuck(self, silent: float) -> None:
+        turn = open_turns.get(self._loop_thread)
+        if self._exits and turn is not None:
+            # Nothing in this process can interrupt it. Its other runs need not wait for that.
+            given = self.give_back_all(TurnTooLong(turn.run_id, silent))
+            logger.critical("%s blocks this process, which ends; %d runs go on", turn, given - 1)
+            logging.shutdown()
+            os._exit(_STUCK)
 
     def _alive(self) -> None:
         self._answered = monotonic()

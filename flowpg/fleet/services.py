@@ -31,7 +31,8 @@ _HINT = timedelta(seconds=60)
 class Surroundings:
     """What is to be chosen about them. ``direct_dsn`` leads to the server past any pooler (default:
     the store's own DSN). ``tasks``: carry out tasks of the queue too; ``schedule``: make work of
-    what is due, which otherwise schedulers must do."""
+    what is due, which otherwise schedulers must do. ``exits``: end the process if workflow code has
+    blocked it for ``max_wedged``, as is right for one that is nothing but a worker."""
 
     listen: bool = True
     direct_dsn: str | None = None
@@ -39,6 +40,7 @@ class Surroundings:
     tasks: bool = True
     schedule: bool = True
     max_wedged: timedelta = timedelta(minutes=10)
+    exits: bool = False
 
 
 class WorkerServices:
@@ -62,7 +64,9 @@ class WorkerServices:
         self._hinted_until = 0.0
         options = engine.options
         session = store.session(timeout=max(1.0, options.lease.total_seconds() / 3))
-        self.beats = HeartbeatThread(session, options.lease, options.beat, choices.max_wedged)
+        self.beats = HeartbeatThread(
+            session, options.lease, options.beat, choices.max_wedged, exits=choices.exits
+        )
         engine.keep_leases_with(self.beats)
         self._registry = Registry(engine, store, queue, slots, running, alive)
         self._listener: Listener | None = None
