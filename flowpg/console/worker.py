@@ -1,4 +1,4 @@
-"""``flowpg worker``: drive the runs of a queue until told to stop."""
+"""``flowpg worker``: drive the runs of some queues until told to stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from enum import StrEnum
@@ -60,7 +60,10 @@ def worker(
     ],
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
-    queue: Annotated[str, typer.Option(help="The queue to serve.")] = "default",
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(help="A queue to serve; may be repeated.", show_default="default"),
+    ] = None,
     concurrency: Annotated[
         int, typer.Option(min=1, max=1000, help="How many runs to drive at once.")
     ] = 20,
@@ -124,7 +127,7 @@ def worker(
         typer.Option(help="debug shows the traceback of every failed attempt, not just the last."),
     ] = LogLevel.INFO,
 ) -> None:
-    """Drive the runs of a queue.
+    """Drive the runs of one queue or several.
 
     SIGTERM or Ctrl-C stops claiming, lets steps finish within the grace period, and gives the rest
     back; a second one does not wait.
@@ -133,6 +136,7 @@ def worker(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     interrupt_by_signal()
+    queues = queue or ["default"]
     number = child_number(os.environ)
     if processes > 1 and number is None:
         with open_target(dsn, schema=schema) as target:
@@ -143,14 +147,15 @@ def worker(
 
         async def work() -> Shutdown:
             store = await PostgresEventStore.connect(target.dsn, schema=schema, prepare=prepare)
-            builder = FlowEngine.builder(runtime).with_store(store).with_queue(queue)
+            builder = FlowEngine.builder(runtime).with_store(store).with_queue(queues[0])
             builder.with_lease(timedelta(seconds=lease))
             for name in build or ():
                 builder.with_runtime_build(name, accept_unpinned=unpinned)
             async with builder.build() as engine:
                 flow_worker = FlowWorker(
                     engine,
-                    concurrency=concurrency,
+                    queues,
+                    concurrency,
                     grace=timedelta(seconds=grace),
                     poll=timedelta(seconds=poll),
                     max_crashes=max_crashes,
@@ -182,13 +187,17 @@ async def run_until_signalled(worker: FlowWorker, health_port: int | None = None
         if health_port is not None:
             await stack.enter_async_context(served(worker.liveness, health_port))
         typer.echo(
-            f"flowpg: worker on queue {worker.queue!r}, up to {worker.concurrency} runs at once; "
+            f"flowpg: worker on {_said(worker.queues)}, up to {worker.concurrency} runs at once; "
             "Ctrl-C stops it",
             err=True,
         )
         child_serves(os.environ)
         await worker.run()
     return shutdown
+
+
+def _said(queues: Sequence[str]) -> str:
+    return f"queue{'s' if len(queues) > 1 else ''} {', '.join(map(repr, queues))}"
 
 
 async def _supervise(count: int, dsn: str) -> int:

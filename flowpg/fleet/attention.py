@@ -28,9 +28,17 @@ class Attention:
         self._told = True
         self._news.set()
 
-    def looking(self) -> None:
-        """What was told until now is about to be looked at."""
-        self._told = False
+    def tell_after(self, seconds: float) -> None:
+        """There will be work: look then."""
+        if seconds > 0:
+            asyncio.get_running_loop().call_later(seconds, self.tell)
+        else:
+            self.tell()
+
+    def looking(self) -> bool:
+        """What was told until now is about to be looked at; whether anything was."""
+        told, self._told = self._told, False
+        return told
 
     def expect(self, seconds: float | None) -> None:
         """Tell when the deadline of a run that was driven here passes in the database."""

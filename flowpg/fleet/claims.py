@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from flowpg.engine.flow_engine import FlowEngine
@@ -21,14 +21,19 @@ Begin = Callable[[RunLease, LoadedRun | None, RunTip | None], None]
 
 
 class Claims:
-    """Claims runs of a queue for ``engine``; ``begin`` is called with each of them, whatever
-    happens after the claim. ``schedule``: make work of what is due."""
+    """Claims runs of some queues for ``engine``, all in one call; ``begin`` is called with each of
+    them, whatever happens after the claim. ``schedule``: make work of what is due."""
 
     def __init__(
-        self, engine: FlowEngine, queue: str, max_crashes: int, schedule: bool, begin: Begin
+        self,
+        engine: FlowEngine,
+        queues: Sequence[str],
+        max_crashes: int,
+        schedule: bool,
+        begin: Begin,
     ) -> None:
         self._engine = engine
-        self._queue = queue
+        self._queues = queues
         self._max_crashes = max_crashes
         self._schedule = schedule
         self._begin = begin
@@ -74,7 +79,7 @@ class Claims:
             known(engine.runtime, "workflows"),
             self._max_crashes,
         )
-        return await engine.store.claim_runs(self._queue, limit, engine.owner, options.lease, may)
+        return await engine.store.claim_runs(self._queues, limit, engine.owner, options.lease, may)
 
 
 def _said(error: Exception) -> str:

@@ -7,6 +7,7 @@ import random
 _LONGEST_BACKOFF = 10.0
 _TOLD = 2.5
 """How much rarer an idle worker looks that is told of work."""
+_IN_VAIN, _LONGEST_REACTION = 3, 0.05
 
 
 class Pace:
@@ -20,6 +21,7 @@ class Pace:
         self._pause = self._shortest
         self._failures = 0
         self._empty = 0
+        self._in_vain = 0
 
     def found(self, busy: bool) -> None:
         """A claim succeeded; ``busy`` says that there was work, or no slot was free for any."""
@@ -30,6 +32,18 @@ class Pace:
     def failed(self) -> None:
         """A claim failed."""
         self._failures += 1
+
+    def followed(self, found: bool) -> None:
+        """Work was said to be there, and was ``found`` or not."""
+        self._in_vain = 0 if found else self._in_vain + 1
+
+    @property
+    def reaction(self) -> float:
+        """How many seconds to let pass when work is said to be there: none, but where others were
+        faster again and again, they are left to it."""
+        if self._in_vain < _IN_VAIN:
+            return 0.0
+        return random.uniform(0.0, min(_LONGEST_REACTION, 0.001 * 2.0 ** min(self._in_vain, 8)))
 
     @property
     def quiet(self) -> bool:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from flowpg.engine.flow_engine import FlowEngine
@@ -32,7 +32,7 @@ class Registry:
         self,
         engine: FlowEngine,
         store: PostgresEventStore,
-        queue: str,
+        queues: Sequence[str],
         slots: int,
         running: Callable[[], int],
         alive: Callable[[], bool],
@@ -40,7 +40,7 @@ class Registry:
     ) -> None:
         self._engine = engine
         self._store = store
-        self._queue = queue
+        self._queues = tuple(queues)
         self._slots = slots
         self._running = running
         self._alive = alive
@@ -73,7 +73,7 @@ class Registry:
             worker_id=self._engine.owner,
             host=socket.gethostname(),
             pid=os.getpid(),
-            queues=(self._queue,),
+            queues=self._queues,
             runtime_build=builds[0] if builds else None,
             builds=builds,
             accepts_unpinned=options.accept_unpinned,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
@@ -21,6 +22,7 @@ from flowpg.store.postgres import PostgresEventStore
 logger = logging.getLogger("flowpg.fleet.services")
 
 _TASKS_POLL, _TASKS_POLL_UNTOLD = timedelta(seconds=10), timedelta(seconds=2)
+_TASKS_LATER = 0.01
 _TASKS_END = 0.3
 """Seconds the tasks at work may take to end when the worker ends, and again once cancelled."""
 _HINT = timedelta(seconds=60)
@@ -50,7 +52,7 @@ class WorkerServices:
         self,
         engine: FlowEngine,
         store: PostgresEventStore,
-        queue: str,
+        queues: Sequence[str],
         slots: int,
         running: Callable[[], int],
         alive: Callable[[], bool],
@@ -58,21 +60,23 @@ class WorkerServices:
         choices: Surroundings,
     ) -> None:
         self._store = store
-        self._queue = queue
+        self._queues = queues
         self._on_news = on_news
         self._choices = choices
-        self._hinted_until = 0.0
+        self._hinted_until = 0.0  # until then the hint is not to be given again
+        self._resting = False  # and it was not taken down yet
+        self._notified = True  # no queue was switched off
         options = engine.options
         session = store.session(timeout=max(1.0, options.lease.total_seconds() / 3))
         self.beats = HeartbeatThread(
             session, options.lease, options.beat, choices.max_wedged, exits=choices.exits
         )
         engine.keep_leases_with(self.beats)
-        self._registry = Registry(engine, store, queue, slots, running, alive)
+        self._registry = Registry(engine, store, queues, slots, running, alive)
         self._listener: Listener | None = None
         self._tasks = FlowTaskWorker(
             engine,
-            queue,
+            queues,
             limit=slots,
             poll=_TASKS_POLL if choices.listen else _TASKS_POLL_UNTOLD,
             busy=lambda: running() > 0,
@@ -92,7 +96,7 @@ class WorkerServices:
             except FlowError:
                 return
             dsn = self._choices.direct_dsn or self._store.dsn
-            queues = frozenset({self._queue})
+            queues = frozenset(self._queues)
             self._listener = Listener(dsn, name, queues, self._heard, self._store.notify)
             self._listener.start()
 
@@ -101,14 +105,32 @@ class WorkerServices:
         """Whether notifications come through."""
         return self._listener is not None and self._listener.healthy
 
-    async def hint(self) -> bool:
-        """Say that this worker waits for a notification, unless that was said and still holds.
-        True if it was said now: then look at the queue once more before waiting."""
+    async def hint(self) -> None:
+        """Say that this worker waits for a notification, unless that was said and still holds;
+        then look at the queues once more before waiting."""
         if not self.listening or monotonic() < self._hinted_until:
-            return False
-        await self._store.call(listen_hint([self._queue], _HINT))
+            return
+        # Set before the call: what is heard while it is on its way may have taken the hint already.
         self._hinted_until = monotonic() + _HINT.total_seconds() / 2
-        return True
+        try:
+            rest = await self._store.call(listen_hint(self._queues, _HINT))
+        except BaseException:
+            self._hinted_until = 0.0
+            raise
+        self._notified = rest is not None
+        self._resting = bool(rest)
+        if rest:
+            self._hinted_until = monotonic() + rest.total_seconds()
+
+    @property
+    def told(self) -> bool:
+        """Whether whoever brings work will say so."""
+        return self.listening and self._notified and not self._resting
+
+    @property
+    def rest(self) -> float:
+        """After how many seconds the hint is to be tried again; for ever long if it was taken."""
+        return max(0.0, self._hinted_until - monotonic()) if self._resting else math.inf
 
     async def close(self) -> None:
         """Stop listening, and say that this worker ends. Heartbeats end with the engine."""
@@ -126,8 +148,9 @@ class WorkerServices:
     def _heard(self) -> None:
         # Whoever notifies takes the hint away.
         self._hinted_until = 0.0
-        self._tasks.look()
         self._on_news()
+        # Runs are more often meant, and are not to be kept waiting by a claim of tasks.
+        asyncio.get_running_loop().call_later(_TASKS_LATER, self._tasks.look)
 
     async def _carry_out_tasks(self) -> None:
         try:

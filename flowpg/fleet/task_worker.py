@@ -17,7 +17,7 @@ from flowpg.errors import FlowError, InvalidArgument, StoreError, StoreUnavailab
 from flowpg.fleet.pacing import Pace
 from flowpg.fleet.registry import known
 from flowpg.fleet.tasks import VERB_KINDS, FlowTaskOutcome, carry_out, read_task, retryable
-from flowpg.model.arguments import check_limit, check_queue
+from flowpg.model.arguments import check_limit, check_queues
 from flowpg.model.records import Capabilities
 from flowpg.postgres.task_verbs import TaskDone, TaskRow, claim_tasks, complete_tasks, release_tasks
 from flowpg.store.postgres import PostgresEventStore
@@ -30,7 +30,7 @@ Observer = Callable[[FlowTaskOutcome], None]
 
 
 class FlowTaskWorker:
-    """Carries out tasks of ``queue`` (default: the engine's), at most ``limit`` at a time.
+    """Carries out tasks of ``queues`` (default: the engine's), at most ``limit`` at a time.
 
     ``poll`` is the longest pause between two looks at an empty queue, unless ``look`` is called.
     ``on_outcome`` is told what each task did. While ``busy`` nobody may be told of new tasks, so
@@ -40,7 +40,7 @@ class FlowTaskWorker:
     def __init__(
         self,
         engine: FlowEngine,
-        queue: str | None = None,
+        queues: str | Sequence[str] | None = None,
         *,
         limit: int = 50,
         poll: timedelta = timedelta(seconds=5),
@@ -54,7 +54,7 @@ class FlowTaskWorker:
             raise InvalidArgument("the poll interval must be positive")
         self._engine = engine
         self._store = engine.store
-        self._queue = check_queue(engine.options.queue if queue is None else queue)
+        self._queues = check_queues(engine.options.queue if queues is None else queues)
         self._limit = check_limit(limit)
         self._max_crashes = max_crashes
         self._on_outcome = on_outcome
@@ -101,7 +101,7 @@ class FlowTaskWorker:
         )
         rows = await self._store.call(
             claim_tasks(
-                *(self._queue, self._limit, self._engine.owner, options.lease, may, VERB_KINDS)
+                *(self._queues, self._limit, self._engine.owner, options.lease, may, VERB_KINDS)
             )
         )
         if rows:

@@ -1,4 +1,4 @@
-"""A worker: takes runs that have work from a queue and drives them, a bounded number at a time.
+"""A worker: takes runs that have work from its queues and drives them, a bounded number at a time.
 
 Any number of workers may serve a queue. A worker that dies loses its leases after their length, and
 another goes on; one that is stopped gives them back at once.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from time import monotonic
 
@@ -21,7 +22,7 @@ from flowpg.fleet.collector import calm_collector
 from flowpg.fleet.liveness import Liveness
 from flowpg.fleet.pacing import Pace
 from flowpg.fleet.services import Surroundings, WorkerServices
-from flowpg.model.arguments import MAX_PAGE, check_queue
+from flowpg.model.arguments import MAX_PAGE, check_queues
 from flowpg.model.records import LoadedRun, RunLease
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.store.postgres import PostgresEventStore
@@ -36,7 +37,8 @@ DEFAULT_SURROUNDINGS = Surroundings()
 
 
 class FlowWorker:
-    """Drives runs of ``queue`` (default: the engine's), at most ``concurrency`` at once.
+    """Drives runs of ``queues``, one or several (default: the engine's queue), at most
+    ``concurrency`` at once.
 
     ``grace`` is how long a stopped worker lets steps finish before it cancels them; ``poll`` the
     longest pause between two looks at an empty queue while no notifications come through. A claim
@@ -49,7 +51,7 @@ class FlowWorker:
     def __init__(
         self,
         engine: FlowEngine,
-        queue: str | None = None,
+        queues: str | Sequence[str] | None = None,
         concurrency: int = 20,
         *,
         grace: timedelta = timedelta(seconds=20),
@@ -63,7 +65,7 @@ class FlowWorker:
         if poll <= timedelta(0) or claim_timeout <= timedelta(0):
             raise InvalidArgument("the poll interval and the claim timeout must be positive")
         self.engine = engine
-        self.queue = check_queue(engine.options.queue if queue is None else queue)
+        self.queues = check_queues(engine.options.queue if queues is None else queues)
         self.concurrency = concurrency
         self.grace = grace
         self._claim_timeout = claim_timeout.total_seconds()
@@ -79,7 +81,7 @@ class FlowWorker:
         self._stopped = asyncio.Event()
         # Looks more than once after a deadline, if this clock is a little ahead of the database's.
         self._attention = Attention(on_deadline=lambda: self._pace.found(busy=True))
-        self._claims = Claims(engine, self.queue, max_crashes, surroundings.schedule, self._begin)
+        self._claims = Claims(engine, self.queues, max_crashes, surroundings.schedule, self._begin)
 
     # -- lifecycle ------------------------------------------------------------------------------
 
@@ -97,11 +99,18 @@ class FlowWorker:
             if services is not None:
                 await services.start()
             while not self._stopping:
-                found = await self._attempt()
-                listening = services is not None and services.listening
-                if listening and found == 0 and (self._pace.quiet or not self._active):
-                    await self._attempt(hint=True)
-                await self._pause(self._pace.seconds(told=listening))
+                # Whoever was told of work looks at once. Else a worker with nothing to do says so
+                # first, so that what comes after the look is told.
+                told = self._attention.looking()
+                found = await self._attempt(hint=not told and self._idle)
+                if told and found is not None:
+                    self._pace.followed(found > 0)
+                    if not found and self._idle:
+                        await self._attempt(hint=True)
+                pause = self._pace.seconds(told=services is not None and services.told)
+                if services is not None and self._idle:
+                    pause = min(pause, services.rest)
+                await self._pause(pause)
         except asyncio.CancelledError:
             self._at_once = True
             raise
@@ -179,19 +188,16 @@ class FlowWorker:
         if not isinstance(store, PostgresEventStore):
             return None
         return WorkerServices(
-            *(self.engine, store, self.queue, self.concurrency),
+            *(self.engine, store, self.queues, self.concurrency),
             running=lambda: len(self._active),
             alive=lambda: self.liveness().alive,
-            on_news=self._attention.tell,
+            on_news=self._hear,
             choices=self._surroundings,
         )
 
     async def _attempt(self, hint: bool = False) -> int | None:
         """Claim, and learn from how that went; None if it failed. Never waits longer than the claim
-        timeout. ``hint`` says first that this worker waits to be told, and claims nothing if that
-        was known."""
-        if not hint:
-            self._attention.looking()
+        timeout. ``hint`` says first that this worker waits to be told."""
         claim = asyncio.ensure_future(self._hint_and_claim() if hint else self._claim())
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
@@ -222,14 +228,14 @@ class FlowWorker:
             logger.error("a claim failed (%s); trying again", type(error).__name__)
         else:
             self._last_claim = monotonic()
-            if not hint or claimed:
-                self._pace.found(claimed > 0 or self._free <= 0)
+            self._pace.found(claimed > 0 or self._free <= 0)
             return claimed
         return None
 
     async def _hint_and_claim(self) -> int:
-        assert self._services is not None
-        return await self._claim() if await self._services.hint() else 0
+        if self._services is not None:
+            await self._services.hint()
+        return await self._claim()
 
     def _abandon(self, claim: asyncio.Task[int]) -> None:
         # Cancelled, and not waited for: what holds it up may hold up the cancellation too.
@@ -276,8 +282,15 @@ class FlowWorker:
             )
 
     @property
+    def _idle(self) -> bool:
+        return self._pace.quiet or not self._active
+
+    @property
     def _free(self) -> int:
         return self.concurrency - len(self._active)
+
+    def _hear(self) -> None:
+        self._attention.tell_after(self._pace.reaction)
 
     def _freed(self, task: asyncio.Task[None]) -> None:
         del self._active[task]

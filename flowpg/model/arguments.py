@@ -80,6 +80,14 @@ def check_queue(queue: str) -> str:
     return check_id(queue, "queue name", 255)
 
 
+def check_queues(queues: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of the queues that somebody serves: one, or several different ones."""
+    names = (queues,) if isinstance(queues, str) else tuple(queues)
+    if not names:
+        raise InvalidArgument("name at least one queue")
+    return tuple(dict.fromkeys(map(check_queue, names)))
+
+
 def check_size(run_id: str, event_type: str, text: str, extra: int = 0) -> None:
     """PayloadTooLarge if ``text`` and ``extra`` bytes more are over the limit of one event."""
     # Four bytes is the most a character takes: short texts need no encoding to be measured.

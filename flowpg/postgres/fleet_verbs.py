@@ -84,9 +84,18 @@ def live_workers() -> Call[list[WorkerRow]]:
     return Call(_LIVE, (), read)
 
 
-def listen_hint(queues: Sequence[str], idle: timedelta) -> Call[None]:
-    """Say that somebody listens to these queues and has nothing to do, for at most ``idle``."""
-    return Call(_HINT, (array_text(list(map(check_queue, queues))), interval_text(idle)), _nothing)
+def listen_hint(queues: Sequence[str], idle: timedelta) -> Call[timedelta | None]:
+    """Say that somebody listens to these queues and has nothing to do, for at most ``idle``.
+
+    Answers after how long that is to be said again, because notifications came a moment ago; zero
+    if it was taken down; None if one of the queues does not notify.
+    """
+
+    def read(rows: Sequence[Row]) -> timedelta | None:
+        rest: timedelta | None = rows[0][0]
+        return rest
+
+    return Call(_HINT, (array_text(list(map(check_queue, queues))), interval_text(idle)), read)
 
 
 def channel() -> Call[str]:

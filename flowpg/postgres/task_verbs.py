@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from flowpg.model import jsontext
-from flowpg.model.arguments import check_lease, check_limit, check_queue
+from flowpg.model.arguments import check_lease, check_limit, check_queue, check_queues
 from flowpg.model.ids import check_id
 from flowpg.model.records import Capabilities
 from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text, utc_or_none
@@ -24,7 +24,7 @@ _ENQUEUE = Function(
 )
 _CLAIM = Function(
     "flow_claim_tasks",
-    ("text", "integer", "text", "interval", "text[]", "boolean", "text[]", "integer", "text[]"),
+    ("text[]", "integer", "text", "interval", "text[]", "boolean", "text[]", "integer", "text[]"),
     ("task_id", "kind", "run_id", "payload:text", "epoch", "attempts", "crashes", "timeout"),
 )
 _COMPLETE = Function("flow_complete_tasks", ("json",), ("task_id", "outcome", "dead_letter_id"))
@@ -101,7 +101,7 @@ def enqueue_task(
 
 
 def claim_tasks(
-    queue: str,
+    queues: str | Sequence[str],
     limit: int,
     owner: str,
     lease: timedelta,
@@ -111,7 +111,8 @@ def claim_tasks(
     """Take the leases of tasks of these kinds."""
     check_id(owner, "lease owner")
     values = (
-        *(check_queue(queue), str(check_limit(limit)), owner, interval_text(check_lease(lease))),
+        array_text(check_queues(queues)),
+        *(str(check_limit(limit)), owner, interval_text(check_lease(lease))),
         None if may.builds is None else array_text(may.builds),
         "true" if may.accept_unpinned else "false",
         None if may.workflows is None else array_text(may.workflows),

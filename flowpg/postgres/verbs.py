@@ -19,7 +19,7 @@ from flowpg.model.arguments import (
     check_lease,
     check_limit,
     check_progress,
-    check_queue,
+    check_queues,
     check_start,
     check_text,
     check_time,
@@ -75,7 +75,7 @@ _ACQUIRE_RUN = Function(
 )
 _CLAIM_TASKS = Function(
     "flow_claim_tasks",
-    ("text", "integer", "text", "interval", "text[]", "boolean", "text[]", "integer"),
+    ("text[]", "integer", "text", "interval", "text[]", "boolean", "text[]", "integer"),
     ("run_id", "epoch", "wakes", "head_sequence", "db_now", "task_id", "attempts"),
 )
 _HEARTBEAT = Function(
@@ -211,7 +211,7 @@ def acquire_run(run_id: str, owner: str, lease: timedelta) -> Call[RunLease | No
 
 
 def claim_runs(
-    queue: str,
+    queues: str | Sequence[str],
     limit: int,
     owner: str,
     lease: timedelta,
@@ -228,7 +228,8 @@ def claim_runs(
     check_id(owner, "lease owner")
     may = capabilities or Capabilities()
     values = (
-        *(check_queue(queue), str(check_limit(limit)), owner, interval_text(check_lease(lease))),
+        array_text(check_queues(queues)),
+        *(str(check_limit(limit)), owner, interval_text(check_lease(lease))),
         None if may.builds is None else array_text(may.builds),
         "true" if may.accept_unpinned else "false",
         None if may.workflows is None else array_text(may.workflows),

@@ -251,19 +251,19 @@ class InMemoryEventStore:
 
     async def claim_runs(
         self,
-        queue: str,
+        queues: str | Sequence[str],
         limit: int,
         owner: str,
         lease: timedelta,
         capabilities: Capabilities | None = None,
     ) -> list[RunLease]:
         """Leases of runs that have work to do."""
-        arguments.check_queue(queue)
+        names = arguments.check_queues(queues)
         arguments.check_limit(limit)
         check_id(owner, "lease owner")
         arguments.check_lease(lease)
         return memory_queue.claim(
-            self._state, queue, limit, owner, lease, capabilities or Capabilities()
+            self._state, names, limit, owner, lease, capabilities or Capabilities()
         )
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:

@@ -29,13 +29,13 @@ def acquire(state: State, run_id: str, owner: str, lease: timedelta) -> RunLease
 
 def claim(
     state: State,
-    queue: str,
+    queues: Sequence[str],
     limit: int,
     owner: str,
     lease: timedelta,
     capabilities: Capabilities,
 ) -> list[RunLease]:
-    """Leases of up to ``limit`` runs of a queue that have work, oldest first."""
+    """Leases of up to ``limit`` runs of these queues that have work, oldest first."""
 
     def admitted(run_id: str) -> bool:
         spec = state.run(run_id).snapshot.spec
@@ -45,7 +45,7 @@ def claim(
     ready = [
         task
         for task in state.tasks.values()
-        if task.queue == queue
+        if task.queue in queues
         and task.available_at <= now
         and not _live(task, now)
         and admitted(task.run_id)

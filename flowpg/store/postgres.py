@@ -241,14 +241,14 @@ class PostgresEventStore:
 
     async def claim_runs(
         self,
-        queue: str,
+        queues: str | Sequence[str],
         limit: int,
         owner: str,
         lease: timedelta,
         capabilities: Capabilities | None = None,
     ) -> list[RunLease]:
         """Leases of runs that have work to do."""
-        return await self._run(verbs.claim_runs(queue, limit, owner, lease, capabilities))
+        return await self._run(verbs.claim_runs(queues, limit, owner, lease, capabilities))
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:
         """Extend leases."""

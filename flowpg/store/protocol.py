@@ -182,14 +182,14 @@ class FlowEventStore(Protocol):
 
     async def claim_runs(
         self,
-        queue: str,
+        queues: str | Sequence[str],
         limit: int,
         owner: str,
         lease: timedelta,
         capabilities: Capabilities | None = None,
     ) -> list[RunLease]:
-        """Leases of up to ``limit`` runs that have work to do, oldest first, and that a worker of
-        these capabilities (default: all of them) may be given."""
+        """Leases of up to ``limit`` runs that have work to do, oldest first within a queue, and
+        that a worker of these capabilities (default: all of them) may be given."""
         ...
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:

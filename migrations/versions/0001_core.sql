@@ -1138,7 +1138,9 @@ COMMENT ON COLUMN flow_queues.notify IS 'Whether idle listeners are told about n
 -- sql/tables/flow_idle_queues.sql
 -- flow_idle_queues: queues on which somebody said that it is idle and listens. Whoever enqueues
 -- takes the hint away and notifies: one notification for each time that somebody became idle.
-CREATE TABLE flow_idle_queues (
+-- Unlogged: a crash of the server ends every listener's connection, and each says again that it
+-- is idle.
+CREATE UNLOGGED TABLE flow_idle_queues (
     queue text COLLATE "C" NOT NULL,
     idle_until timestamptz,
     notified_at timestamptz NOT NULL DEFAULT 'epoch',
@@ -1579,10 +1581,10 @@ COMMENT ON FUNCTION flow_lower_mark(text, timestamptz) IS 'Lowers a mark to a ne
 -- flow_notify_idle: tells listeners that queues have work, if somebody said that it is idle.
 --   flow_notify_idle(queues)   what everybody who enqueues calls
 --   flow_channel()             the name of the channel, for LISTEN on a direct connection
--- The hint is taken away with the notification, and none is sent within 50 milliseconds of the last
--- one: busy workers find their work by claiming, and commits that notify wait for each other. The
--- payload is the name of the queue and nothing else. Nobody waits here: when another transaction is
--- at the hint, it notifies. What that leaves out is found by polling.
+-- The hint is taken away with the notification, so a fleet that is busy is told nothing: it finds
+-- its work by claiming. The payload is the name of the queue and nothing else. Nobody waits here:
+-- where another transaction holds the hint, and that may be one that stays open for long, or where
+-- this one cannot write it because it keeps one snapshot, a notification is sent all the same.
 -- Arguments: p_queues. Locks: rows of flow_idle_queues, only when free. SQLSTATEs: none.
 -- Callers: internal; flow_channel: client, worker.
 CREATE FUNCTION flow_notify_idle(p_queues text[]) RETURNS void
@@ -1590,30 +1592,29 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_now timestamptz := flow_now();
-    v_told text[];
+    v_idle text[];
 BEGIN
-    PERFORM FROM flow_idle_queues AS i
-      WHERE i.queue = ANY (p_queues) AND i.idle_until > v_now
-        AND i.notified_at NOT BETWEEN v_now - interval '50 milliseconds' AND v_now;
-    IF NOT FOUND OR flow_is_repeatable() THEN
+    SELECT array_agg(i.queue) INTO v_idle
+      FROM flow_idle_queues AS i
+     WHERE i.queue = ANY (p_queues) AND i.idle_until > v_now;
+    IF v_idle IS NULL THEN
         RETURN;
     END IF;
-    WITH told AS (
+    IF NOT flow_is_repeatable() THEN
         UPDATE flow_idle_queues AS i
            SET idle_until = NULL, notified_at = v_now
           FROM (SELECT f.queue FROM flow_idle_queues AS f
-                 WHERE f.queue = ANY (p_queues) AND f.idle_until > v_now
+                 WHERE f.queue = ANY (v_idle) AND f.idle_until > v_now
                  ORDER BY f.queue
                    FOR UPDATE SKIP LOCKED) AS free
-         WHERE i.queue = free.queue
-        RETURNING i.queue
-    )
-    SELECT array_agg(t.queue) INTO v_told FROM told AS t;
+         WHERE i.queue = free.queue;
+    END IF;
     PERFORM pg_notify(flow_channel(), t.queue)
-       FROM unnest(v_told) AS t (queue)
+       FROM unnest(v_idle) AS t (queue)
       WHERE NOT EXISTS (SELECT FROM flow_queues AS q WHERE q.queue = t.queue AND NOT q.notify);
 END
 $$;
@@ -3027,6 +3028,8 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET enable_hashjoin = off SET enable_mergejoin = off
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_now timestamptz := flow_now();
@@ -3381,6 +3384,8 @@ COMMENT ON FUNCTION flow_redelivered(text, text) IS 'Wakes a run for a repeated 
 CREATE FUNCTION flow_start_read(p_runs json, p_shielded boolean) RETURNS flow_start_request[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_requests flow_start_request[];
@@ -3450,6 +3455,8 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET enable_hashjoin = off SET enable_mergejoin = off
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6523,18 +6530,25 @@ COMMENT ON FUNCTION flow_check_queue(text) IS 'Refuses a queue name that is blan
 --   claim, one that comes after it is notified. Call it again after each notification and when it
 --   runs out.
 -- Arguments: p_queues; p_idle, how long the hint is good, at most a minute.
+-- Returns after how long to call it again because a queue was notified in the last ten
+--   milliseconds and is not listened for until then: commits that notify wait for each other, so
+--   there are at most a hundred of them a second and queue. Nothing ('0') means that whatever
+--   comes is notified; null that one of the queues does not notify, so that looking must do.
 -- Nothing is written while a hint is good for half of that, and nobody is waited for.
 -- Locks: rows of flow_idle_queues, only when free. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_listen_hint(p_queues text[], p_idle interval DEFAULT '10 seconds')
-RETURNS void
+RETURNS interval
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    c_rest CONSTANT interval := '10 milliseconds';
     v_now timestamptz := flow_now();
     v_queue text;
+    v_rest interval;
 BEGIN
     IF p_idle IS NULL OR p_idle NOT BETWEEN interval '0' AND interval '1 minute' THEN
         PERFORM flow_raise_argument('p_idle', 'it must be from nothing to one minute');
@@ -6547,22 +6561,32 @@ BEGIN
             INSERT INTO flow_idle_queues (queue) VALUES (v_queue) ON CONFLICT DO NOTHING;
         END IF;
     END LOOP;
+    PERFORM FROM flow_queues AS q WHERE q.queue = ANY (p_queues) AND NOT q.notify;
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
+    SELECT max(i.notified_at) + c_rest - v_now INTO v_rest
+      FROM flow_idle_queues AS i
+     WHERE i.queue = ANY (p_queues) AND i.idle_until IS NULL
+       AND i.notified_at BETWEEN v_now - c_rest AND v_now;
     PERFORM FROM flow_idle_queues AS i
       WHERE i.queue = ANY (p_queues)
         AND (i.idle_until IS NULL OR i.idle_until NOT BETWEEN v_now + p_idle / 2
-                                                         AND v_now + interval '1 minute');
-    IF NOT FOUND THEN
-        RETURN;
+                                                         AND v_now + interval '1 minute')
+        AND i.notified_at NOT BETWEEN v_now - c_rest AND v_now;
+    IF FOUND THEN
+        UPDATE flow_idle_queues AS i
+           SET idle_until = v_now + p_idle
+          FROM (SELECT f.queue FROM flow_idle_queues AS f
+                 WHERE f.queue = ANY (p_queues)
+                   AND (f.idle_until IS NULL OR f.idle_until < v_now + p_idle
+                        OR f.idle_until > v_now + interval '1 minute')
+                   AND f.notified_at NOT BETWEEN v_now - c_rest AND v_now
+                 ORDER BY f.queue
+                   FOR UPDATE SKIP LOCKED) AS free
+         WHERE i.queue = free.queue;
     END IF;
-    UPDATE flow_idle_queues AS i
-       SET idle_until = v_now + p_idle
-      FROM (SELECT f.queue FROM flow_idle_queues AS f
-             WHERE f.queue = ANY (p_queues)
-               AND (f.idle_until IS NULL OR f.idle_until < v_now + p_idle
-                    OR f.idle_until > v_now + interval '1 minute')
-             ORDER BY f.queue
-               FOR UPDATE SKIP LOCKED) AS free
-     WHERE i.queue = free.queue;
+    RETURN coalesce(v_rest, '0');
 END
 $$;
 

@@ -1,6 +1,8 @@
 -- flow_idle_queues: queues on which somebody said that it is idle and listens. Whoever enqueues
 -- takes the hint away and notifies: one notification for each time that somebody became idle.
-CREATE TABLE flow_idle_queues (
+-- Unlogged: a crash of the server ends every listener's connection, and each says again that it
+-- is idle.
+CREATE UNLOGGED TABLE flow_idle_queues (
     queue text COLLATE "C" NOT NULL,
     idle_until timestamptz,
     notified_at timestamptz NOT NULL DEFAULT 'epoch',

@@ -87,19 +87,51 @@ def test_a_burst_is_one_notification_until_somebody_is_idle_again(db: Database) 
     assert listener.heard() == ["default"]
 
 
-def test_there_are_fifty_milliseconds_between_two(db: Database) -> None:
-    listener = Listener(db)
-    db.rows("SELECT flow_listen_hint('{default}')")
-    # within one moment, whatever the speed of this machine
+def freeze(db: Database) -> None:
+    """Let it be one moment from now on, whatever the speed of this machine."""
     db.main.execute(
         "CREATE OR REPLACE FUNCTION flow_now() RETURNS timestamptz LANGUAGE sql VOLATILE"
         f" RETURN timestamptz '{db.value('SELECT flow_now()')}'"
     )
+
+
+def test_who_was_notified_a_moment_ago_is_told_when_to_give_the_hint_again(db: Database) -> None:
+    listener = Listener(db)
+    hint = "SELECT extract(milliseconds FROM flow_listen_hint('{default,other}'))::integer"
+    freeze(db)
+    assert db.value(hint) == 0
+    start(db, "a")
+    assert db.value(hint) == 10
+    start(db, "b")
+    assert listener.heard() == ["default"]
+    enqueue(db, queue="other")
+    assert listener.heard() == ["other"], "that queue was quiet, and the hint for it is good"
+    db.advance("11 milliseconds")
+    assert db.value(hint) == 0
+    start(db, "c")
+    assert listener.heard() == ["default"]
+
+
+def test_what_comes_while_another_transaction_holds_the_hint_is_notified_too(db: Database) -> None:
+    listener = Listener(db)
+    idle(db, "default")
+    holder = db.connect()
+    holder.execute("BEGIN")
+    db.rows("SELECT flow_start(%s, '1', 'held')", SPEC, on=holder)
     start(db, "a")
     assert listener.heard() == ["default"]
+    holder.execute("COMMIT")
+    assert listener.heard() == ["default"]
+
+
+def test_a_transaction_that_keeps_one_snapshot_notifies_too(db: Database) -> None:
+    listener = Listener(db)
     idle(db, "default")
-    start(db, "b")
-    assert listener.heard() == []
+    other = db.connect()
+    other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    db.rows("SELECT flow_start(%s, '1', 'a')", SPEC, on=other)
+    other.execute("COMMIT")
+    assert listener.heard() == ["default"]
 
 
 def test_a_hint_runs_out_and_is_not_written_while_it_is_fresh(db: Database) -> None:
@@ -116,8 +148,9 @@ def test_a_hint_runs_out_and_is_not_written_while_it_is_fresh(db: Database) -> N
 def test_a_queue_can_be_taken_out_of_notifications(db: Database) -> None:
     listener = Listener(db)
     db.rows("SELECT flow_set_queue_limits('default')")
+    assert db.value("SELECT flow_listen_hint('{default}')") is not None
     db.rows("UPDATE flow_queues SET notify = false")
-    idle(db, "default")
+    assert db.value("SELECT flow_listen_hint('{other,default}')") is None
     start(db, "a")
     assert listener.heard() == []
 

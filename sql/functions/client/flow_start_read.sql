@@ -7,6 +7,8 @@
 CREATE FUNCTION flow_start_read(p_runs json, p_shielded boolean) RETURNS flow_start_request[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_requests flow_start_request[];
