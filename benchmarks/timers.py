@@ -33,7 +33,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
     def measure(contestant: Contestant, dsn: str) -> Sample:
         lead = 3 + 1.3 * chosen.runs / PACE[contestant.name]
         for _ in range(3):
-            sample = _measure(contestant, dsn, chosen.runs, lead)
+            sample = _measure(bench, contestant, dsn, chosen.runs, lead)
             if sample is not None:
                 return sample
             lead *= 2
@@ -43,7 +43,9 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
     return bench.compare(measure, unit="s", higher_is_better=False, params=params)
 
 
-def _measure(contestant: Contestant, dsn: str, runs: int, lead: float) -> Sample | None:
+def _measure(
+    bench: Bench, contestant: Contestant, dsn: str, runs: int, lead: float
+) -> Sample | None:
     """None when the deadline passed before all of them slept."""
     # A contestant that keeps sleeping runs in memory has to be allowed to keep all of them.
     in_flight = runs + 100 if contestant.name == "dbos" else 0
@@ -60,7 +62,11 @@ def _measure(contestant: Contestant, dsn: str, runs: int, lead: float) -> Sample
                     await_all(client, running)
                     return None
                 time.sleep(max(0.0, due - clock(connection)))
+            worker_cpu, server_cpu = running[0].cpu(), bench.server.cpu_seconds()
             await_all(client, running)
+            worker_cpu = running[0].cpu() - worker_cpu
+            if server_cpu is not None:
+                server_cpu = (bench.server.cpu_seconds() or 0) - server_cpu
             done = client.completed_at(started)
         finally:
             client.close()
@@ -68,6 +74,8 @@ def _measure(contestant: Contestant, dsn: str, runs: int, lead: float) -> Sample
         more = {
             "first": rounded(seconds[0]),
             "half": rounded(seconds[len(seconds) // 2]),
+            "worker_cpu_us": rounded(worker_cpu / runs * 1e6),
+            "server_cpu_us": None if server_cpu is None else rounded(server_cpu / runs * 1e6),
             "mib_before": idle,
             "mib_asleep": slept,
             "mib_highest": running[0].memory("VmHWM"),

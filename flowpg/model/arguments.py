@@ -97,16 +97,22 @@ def check_size(run_id: str, event_type: str, text: str, extra: int = 0) -> None:
             raise PayloadTooLarge(run_id, event_type, size, MAX_PAYLOAD_BYTES)
 
 
-def check_start(request: StartRequest) -> tuple[str, str]:
+def check_start(request: StartRequest, seen: dict[int, str] | None = None) -> tuple[str, str]:
     """A run to start; returns its spec and its input as JSON text.
 
-    Raises InvalidRunId, InvalidWorkflow, InvalidArgument, SerializationError or PayloadTooLarge.
+    ``seen`` is kept by whoever starts a batch: most of its runs share one spec object, which is
+    looked at and written down once. Raises InvalidRunId, InvalidWorkflow, InvalidArgument,
+    SerializationError or PayloadTooLarge.
     """
     if request.run_id is not None:
         check_run_id(request.run_id)
-    request.spec.check()
+    spec = seen.get(id(request.spec)) if seen is not None else None
+    if spec is None:
+        request.spec.check()
+        spec = jsontext.encode(request.spec.wire(), "the workflow spec")
+        if seen is not None:
+            seen[id(request.spec)] = spec
     check_queue(request.queue)
-    spec = jsontext.encode(request.spec.wire(), "the workflow spec")
     text = jsontext.encode(request.input, "the workflow input")
     check_size(request.run_id or "", RUN_CREATED, created_payload(spec, text))
     return spec, text

@@ -99,9 +99,10 @@ def start_many(requests: Sequence[StartRequest]) -> Call[list[StartResult]]:
     """Create many runs, each on its own merits."""
 
     check_batch(requests)
+    specs: dict[int, str] = {}
 
     def element(request: StartRequest) -> str:
-        spec, text = check_start(request)
+        spec, text = check_start(request, specs)
         run = f'"run_id":{jsontext.quote(request.run_id)},' if request.run_id is not None else ""
         return f'{{{run}"spec":{spec},"input":{text},"queue":{jsontext.quote(request.queue)}}}'
 

@@ -73,6 +73,8 @@ WRITES = [
        "payload":{"spec":{"name":"w","version":"1"}}}]}]')""",
     """flow_start('{"name":"w","version":"1"}', 'null', 'run-50')""",
     """flow_start('{"name":"w","version":"1"}')""",
+    """flow_start_many((SELECT json_agg(json_build_object('run_id', 'run-s' || n,
+       'spec', '{"name":"w","version":"1"}'::json)) FROM generate_series(1, 200) AS n))""",
     "flow_resume_hook('run-50', 'h', '1')",
     "flow_resume_hook_by_token('token-100', '1')",
     "flow_dispose_hook_by_token('token-50')",

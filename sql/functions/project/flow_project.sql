@@ -30,6 +30,13 @@ BEGIN
                            AS is_broken
                   FROM unnest(p_events) AS e
                  GROUP BY e.run_id) AS s;
+    ELSIF v_flags = 64 THEN
+        -- runs begin and nothing else, one event each: a thousand groups would spill to disk
+        SELECT array_agg(ROW(e.run_id, e.sequence, e.sequence, 64, e.recorded_at, e.payload,
+                   e.recorded_at, NULL, e.sequence <> 1)::flow_run_change),
+               array_agg(e.run_id), bool_or(e.sequence <> 1)
+          INTO v_changes, v_run_ids, v_broken
+          FROM unnest(p_events) AS e;
     ELSE
         SELECT array_agg(ROW(s.run_id, s.first_sequence, s.last_sequence, s.flags, s.recorded_at,
                    s.create_payload, s.created_at, s.terminal_status, s.is_broken)

@@ -12,7 +12,6 @@ AS $$
 DECLARE
     v_change flow_run_change;
     v_done text[];
-    v_created text[];
 BEGIN
     WITH moved AS (
         UPDATE flow_runs AS r
@@ -43,43 +42,7 @@ BEGIN
         RETURN;
     END IF;
 
-    WITH made AS (
-        INSERT INTO flow_runs AS r (run_id, workflow_name, workflow_version, runtime_build, status,
-            head_sequence, created_at, updated_at, ended_at)
-        SELECT CASE WHEN flow_run_id_is_valid(c.run_id)
-                         AND btrim(s.name) <> '' AND char_length(s.name) <= 255
-                         AND btrim(s.version) <> '' AND char_length(s.version) <= 255
-                    THEN c.run_id ELSE flow_refuse_spec(c.run_id, c.create_payload) END,
-               s.name, s.version, s.build,
-               CASE
-                   WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
-                   WHEN c.flags & 16 <> 0 THEN 'cancelling'
-                   WHEN c.flags & 128 = 0 THEN 'pending'
-                   WHEN c.flags & 6 <> 0 AND flow_has_suspension(c.run_id) THEN 'suspended'
-                   ELSE 'running'
-               END,
-               c.last_sequence, c.created_at, c.recorded_at,
-               CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END
-          FROM unnest(p_changes) AS c
-         CROSS JOIN LATERAL (
-                SELECT flow_json_get(c.create_payload, 'spec') AS spec OFFSET 0) AS p
-         CROSS JOIN LATERAL (
-                SELECT flow_json_get_text(p.spec, 'name') AS name,
-                       flow_json_get_text(p.spec, 'version') AS version,
-                       flow_json_get_text(p.spec, 'runtime_build') AS build OFFSET 0) AS s
-         WHERE c.flags & 64 <> 0
-            -- a row with head 0 was reserved for its queue in this transaction
-            ON CONFLICT (run_id) DO UPDATE
-           SET workflow_name = excluded.workflow_name,
-               workflow_version = excluded.workflow_version,
-               runtime_build = excluded.runtime_build, status = excluded.status,
-               head_sequence = excluded.head_sequence, created_at = excluded.created_at,
-               updated_at = excluded.updated_at, ended_at = excluded.ended_at
-         WHERE r.head_sequence = 0
-        RETURNING r.run_id
-    )
-    SELECT array_agg(m.run_id) INTO v_created FROM made AS m;
-    v_done := coalesce(v_done, '{}') || coalesce(v_created, '{}');
+    v_done := coalesce(v_done, '{}') || flow_project_created(p_changes);
     IF cardinality(v_done) = cardinality(p_changes) THEN
         RETURN;
     END IF;

@@ -14,29 +14,51 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_now timestamptz := flow_now();
+    v_runs text[] := ARRAY(SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
+                            ORDER BY i.run_id);
+    v_made text[];
     v_queues text[];
+    v_woken text[];
 BEGIN
-    WITH woken AS (
+    -- two statements in place of ON CONFLICT, which makes a speculative row and a second WAL record
+    -- of each new task; the run locks keep others from making one meanwhile
+    WITH made AS (
         INSERT INTO flow_tasks AS t
             (queue, run_id, available_at, enqueued_at, runtime_build, workflow_name, priority,
              concurrency_key)
         SELECT r.queue, r.run_id, v_now, v_now, coalesce(r.runtime_build, ''), r.workflow_name,
                r.priority, r.concurrency_key
-          FROM (SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
-                 ORDER BY i.run_id) AS g
+          FROM unnest(v_runs) AS g (run_id)
          CROSS JOIN LATERAL (
                 SELECT f.queue, f.run_id, f.runtime_build, f.workflow_name, f.dead_letter_id,
                        f.priority, f.concurrency_key
                   FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
-         WHERE r.dead_letter_id IS NULL OR p_force
-            ON CONFLICT (run_id) WHERE kind = 'drive_run' DO UPDATE
-           SET wakes = t.wakes + 1,
-               available_at = CASE WHEN t.lease_owner IS NULL
-                                   THEN least(t.available_at, excluded.available_at)
-                                   ELSE t.available_at END
-        RETURNING t.queue
+          LEFT JOIN LATERAL (
+                SELECT true AS is_there FROM flow_tasks AS f
+                 WHERE f.run_id = g.run_id AND f.kind = 'drive_run' LIMIT 1) AS o ON true
+         WHERE (r.dead_letter_id IS NULL OR p_force) AND o.is_there IS NULL
+        RETURNING t.run_id, t.queue
     )
-    SELECT array_agg(DISTINCT w.queue) INTO v_queues FROM woken AS w;
+    SELECT array_agg(m.run_id), array_agg(DISTINCT m.queue) INTO v_made, v_queues FROM made AS m;
+    IF coalesce(cardinality(v_made), 0) < cardinality(v_runs) THEN
+        WITH woken AS (
+            UPDATE flow_tasks AS t
+               SET wakes = t.wakes + 1,
+                   available_at = CASE WHEN t.lease_owner IS NULL
+                                       THEN least(t.available_at, v_now)
+                                       ELSE t.available_at END
+             WHERE t.kind = 'drive_run'
+               AND t.run_id = ANY (CASE WHEN v_made IS NULL THEN v_runs
+                                        ELSE ARRAY(SELECT g.run_id FROM unnest(v_runs) AS g (run_id)
+                                                   EXCEPT SELECT m.run_id
+                                                            FROM unnest(v_made) AS m (run_id)) END)
+               AND (p_force OR EXISTS (SELECT FROM flow_runs AS r
+                                        WHERE r.run_id = t.run_id AND r.dead_letter_id IS NULL))
+            RETURNING t.queue
+        )
+        SELECT array_agg(DISTINCT w.queue) INTO v_woken FROM woken AS w;
+        v_queues := v_queues || v_woken;
+    END IF;
     IF v_queues IS NOT NULL THEN
         PERFORM flow_notify_idle(v_queues);
     END IF;
