@@ -6719,12 +6719,14 @@ COMMENT ON FUNCTION flow_listen_hint(text[], interval)
     IS 'Says that somebody listens to these queues and has nothing to do.';
 
 -- sql/types/flow_due_wakeup.sql
--- flow_due_wakeup: a due wakeup whose row the scheduler has locked.
+-- flow_due_wakeup: a due wakeup whose row the scheduler has locked; place is where that row is, and
+-- stays as long as the lock.
 CREATE TYPE flow_due_wakeup AS (
     run_id text COLLATE "C",
     kind text COLLATE "C",
     subject_id text COLLATE "C",
-    due_at timestamptz
+    due_at timestamptz,
+    place tid
 );
 
 COMMENT ON TYPE flow_due_wakeup IS 'A due wakeup whose row the scheduler has locked.';
@@ -6753,6 +6755,7 @@ DECLARE
     v_until timestamptz := coalesce(p_as_of, flow_now());
     v_rows flow_due_wakeup[];
     v_runs text[];
+    v_free text[];
     v_low timestamptz;
 BEGIN
     PERFORM flow_check_limit(p_limit);
@@ -6760,34 +6763,37 @@ BEGIN
     SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = '';
     v_low := coalesce(v_low, '-infinity');
     WITH due AS MATERIALIZED (
-        SELECT w.run_id, w.kind, w.subject_id, w.due_at
+        SELECT w.run_id, w.kind, w.subject_id, w.due_at, w.ctid AS place
           FROM scheduled_wakeups AS w
          WHERE w.dispatched_at IS NULL AND w.due_at <= v_until AND w.due_at >= v_low
          ORDER BY w.due_at, w.run_id, w.kind, w.subject_id
          LIMIT p_limit
            FOR UPDATE SKIP LOCKED
     )
-    SELECT array_agg(ROW(d.run_id, d.kind, d.subject_id, d.due_at)::flow_due_wakeup),
+    SELECT array_agg(ROW(d.run_id, d.kind, d.subject_id, d.due_at, d.place)
+               ::flow_due_wakeup),
            array_agg(DISTINCT d.run_id)
       INTO v_rows, v_runs
       FROM due AS d;
     IF v_rows IS NULL THEN
         RETURN;
     END IF;
-    v_runs := flow_try_lock_runs(v_runs);
+    v_free := flow_try_lock_runs(v_runs);
+    IF cardinality(v_free) < cardinality(v_runs) THEN
+        v_rows := ARRAY(SELECT d FROM unnest(v_rows) AS d WHERE d.run_id = ANY (v_free));
+    END IF;
+    -- by the places of the locked rows: as a join it is planned to compare every wakeup with every
+    -- other
     UPDATE scheduled_wakeups AS w
        SET dispatched_at = flow_now()
-      FROM unnest(v_rows) AS d
-     WHERE w.run_id = d.run_id AND w.kind = d.kind AND w.subject_id = d.subject_id
-       AND w.run_id = ANY (v_runs);
-    PERFORM flow_enqueue_drives(v_runs);
+     WHERE w.ctid = ANY (ARRAY(SELECT d.place FROM unnest(v_rows) AS d));
+    PERFORM flow_enqueue_drives(v_free);
     RETURN QUERY
     SELECT d.run_id, d.kind, d.subject_id, d.due_at, r.runtime_build, r.workflow_name, r.queue
       FROM unnest(v_rows) AS d
       LEFT JOIN LATERAL (
             SELECT f.runtime_build, f.workflow_name, f.queue FROM flow_runs AS f
              WHERE f.run_id = d.run_id LIMIT 1) AS r ON true
-     WHERE d.run_id = ANY (v_runs)
      ORDER BY d.due_at, d.run_id, d.kind, d.subject_id;
 END
 $$;

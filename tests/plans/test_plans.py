@@ -116,7 +116,7 @@ def check(plans: list[dict[str, Any]], call: str, most: int = MOST_ROWS) -> None
     assert found, f"{call} touched no table: the test sees nothing"
     for node, statement in found:
         where = f"{call}: {node['Node Type']} in {statement}"
-        assert node["Node Type"] in ("Index Scan", "Index Only Scan"), where
+        assert node["Node Type"] in ("Index Scan", "Index Only Scan", "Tid Scan"), where
         read = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
         assert read * node["Actual Loops"] <= most, where
 
