@@ -20,14 +20,15 @@ def listed(db: Database) -> dict[str, tuple[Any, ...]]:
 
 
 def test_runs_of_a_batch_are_listed_each_under_its_own_spec(db: Database) -> None:
-    others = {
+    others: dict[str, dict[str, Any]] = {
         "b": {"name": "second", "version": "1"},
         "c": {"name": "first", "version": "2"},
         "d": {"name": "first", "version": "1", "runtime_build": "b1"},
         "e": {"version": "1", "name": "first", "more": {"spec": {"name": "inner"}}},
         "f": {"name": 'q"\\u', "version": "ä"},
     }
-    batch = [{"run_id": "a", "spec": PLAIN}, {"run_id": "g", "spec": PLAIN, "queue": "slow"}]
+    batch: list[dict[str, Any]] = [{"run_id": "a", "spec": PLAIN}]
+    batch += [{"run_id": "g", "spec": PLAIN, "queue": "slow"}]
     batch += [{"run_id": run, "spec": spec} for run, spec in others.items()]
     answers = db.rows("SELECT outcome FROM flow_start_many(%s)", json.dumps(batch))
     assert [row["outcome"] for row in answers] == ["created"] * len(batch)
