@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from examples.invoice_approval import SPEC, approval_token
+from examples.invoice_workflow import approval_token, approve_invoice
 from flowpg import FlowClient, WorkflowRunSnapshot
 from flowpg.postgres.embedded import EmbeddedPostgres
 from flowpg.postgres.migrate import upgrade
@@ -42,7 +42,7 @@ def main() -> int:
         with psycopg.connect(dsn, autocommit=True) as witness, FlowClient(dsn) as client:
             witness.execute(
                 "CREATE TABLE demo_witness (at timestamptz DEFAULT clock_timestamp(), "
-                "run_id text, step_id text, attempt int, pid int)"
+                "run_id text, step text, attempt int, pid int)"
             )
             return show(dsn, client, witness)
 
@@ -50,19 +50,20 @@ def main() -> int:
 def show(dsn: str, client: FlowClient, witness: psycopg.Connection[Any]) -> int:
     """Start, kill, recover, approve, and print."""
     run_id = f"invoice-{int(time.time())}"
-    client.start(SPEC, {"invoice_id": "2026-0001"}, run_id=run_id)
+    client.start(approve_invoice.spec, approve_invoice.input("2026-0001"), run_id=run_id)
     say("3", f"Run [bold]{run_id}[/] started: one row, one transaction. No worker exists yet.")
 
     with worker(dsn, "first") as first:
         say("4", f"Worker process {first.pid} started. Waiting until it is inside a slow step ...")
         pid = until(
             "the first worker enters check_vendor",
-            lambda: one(witness, "SELECT pid FROM demo_witness WHERE step_id = 'vendor'"),
+            lambda: one(witness, "SELECT pid FROM demo_witness WHERE step = 'check_vendor'"),
         )
         os.kill(pid, signal.SIGKILL)
         first.wait()
         say(
-            "5", f"[red]SIGKILL[/] to {pid} in the middle of step 'vendor'. Nothing was cleaned up."
+            "5",
+            f"[red]SIGKILL[/] to {pid} in the middle of 'check_vendor'. Nothing was cleaned up.",
         )
 
     with worker(dsn, "second") as second:
@@ -71,15 +72,16 @@ def show(dsn: str, client: FlowClient, witness: psycopg.Connection[Any]) -> int:
             "the second worker runs the interrupted step again",
             lambda: one(
                 witness,
-                "SELECT 1 FROM demo_witness WHERE step_id = 'vendor' AND pid <> %s",
+                "SELECT 1 FROM demo_witness WHERE step = 'check_vendor' AND pid <> %s",
                 (pid,),
             ),
         )
         say("7", "The interrupted step runs again, as the same attempt; finished steps do not.")
         until(
-            "the posting succeeds at the third attempt", lambda: step_done(client, run_id, "post")
+            "the posting succeeds at the third attempt",
+            lambda: step_done(client, run_id, "post_to_ledger"),
         )
-        say("8", "'post' failed twice, waited a second each time, and went through.")
+        say("8", "'post_to_ledger' failed twice, waited a second each time, and went through.")
         until("the hook opens", lambda: bool(client.snapshot(run_id).hooks))
         say("9", "The timer fired; the run now waits for a person and holds no compute.")
 
@@ -98,7 +100,7 @@ def show(dsn: str, client: FlowClient, witness: psycopg.Connection[Any]) -> int:
     out.print(f"\nRun [bold]{run_id}[/] is [bold green]{snapshot.status}[/]: {snapshot.output}\n")
     out.print(
         "How to go on:\n"
-        "  examples/invoice_approval.py   the workflow you just saw, 60 lines of decisions\n"
+        "  examples/invoice_workflow.py   the workflow you just saw, ordinary asyncio\n"
         "  docs/quickstart.md             your own workflow in five minutes\n"
         "  .venv/bin/flowpg --help        migrate, worker, runs, history, ...\n"
         "  make test                      the whole test suite\n"
@@ -110,7 +112,7 @@ def show(dsn: str, client: FlowClient, witness: psycopg.Connection[Any]) -> int:
 def worker(dsn: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker in a process of its own, ended when the block is left."""
     command = [sys.executable, "-m", "flowpg", "worker"]
-    command += ["--app", "examples.invoice_approval:InvoiceApproval"]
+    command += ["--app", "examples.invoice_workflow:app"]
     command += ["--lease", str(LEASE_SECONDS)]
     environment = {**os.environ, "FLOWPG_DSN": dsn}
     with (HOME / f"worker-{name}.log").open("wb") as log:
@@ -141,11 +143,11 @@ def executions(witness: psycopg.Connection[Any]) -> None:
     for column in ("step", "attempt", "by process"):
         table.add_column(column)
     rows = witness.execute(
-        "SELECT step_id, attempt, string_agg(pid::text, ', ' ORDER BY at) "
-        "FROM demo_witness GROUP BY step_id, attempt ORDER BY min(at)"
+        "SELECT step, attempt, string_agg(pid::text, ', ' ORDER BY at) "
+        "FROM demo_witness GROUP BY step, attempt ORDER BY min(at)"
     )
-    for step_id, attempt, pids in rows:
-        table.add_row(step_id, str(attempt), pids)
+    for step, attempt, pids in rows:
+        table.add_row(step, str(attempt), pids)
     out.print(table)
 
 
@@ -155,10 +157,10 @@ def one(connection: psycopg.Connection[Any], query: str, args: tuple[Any, ...] =
     return row[0] if row else None
 
 
-def step_done(client: FlowClient, run_id: str, step_id: str) -> bool:
-    """Whether the step has completed."""
-    step = client.snapshot(run_id).steps.get(step_id)
-    return step is not None and step.status == "completed"
+def step_done(client: FlowClient, run_id: str, name: str) -> bool:
+    """Whether the step of this name has completed."""
+    steps = client.snapshot(run_id).steps.values()
+    return any(step.step_name == name and step.status == "completed" for step in steps)
 
 
 def ended(client: FlowClient, run_id: str) -> WorkflowRunSnapshot | None:
