@@ -163,7 +163,13 @@ class StepHandlers:
         settled = Settled(step_id, entry.attempt, None)
         raised: BaseException | None = None
         try:
-            settled.outcome = _success(invocation, await self._call(invocation))
+            if self._in_loop:
+                if not self._begins:
+                    invocation.begin()
+                output = await self._runtime.run_step(invocation)
+            else:
+                output = await self._call_in_thread(invocation)
+            settled.outcome = _success(invocation, output)
         except EngineFault as error:
             settled.fault = error
         except RetryLater as error:
@@ -204,12 +210,8 @@ class StepHandlers:
         self._settled.append(Settled(step.step_id, entry.attempt, outcome))
         self._on_settled()
 
-    async def _call(self, invocation: StepInvocation) -> Any:
+    async def _call_in_thread(self, invocation: StepInvocation) -> Any:
         run_step = self._runtime.run_step
-        if self._in_loop:
-            if not self._begins:
-                invocation.begin()
-            return await run_step(invocation)
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(
@@ -260,6 +262,11 @@ def _in_thread(run_step: Callable[[StepInvocation], Any], invocation: StepInvoca
 
 def _success(invocation: StepInvocation, output: Any) -> Outcome:
     """The output as every later replay will see it: encoded and decoded again."""
+    try:
+        return Success.of(output, "the output of a step")
+    except SerializationError:
+        pass
+    # No further attempt would return a value of another type.
     what = f"the output of step {invocation.step_id!r} ({type(output).__name__})"
     if inspect.isawaitable(output):
         if inspect.iscoroutine(output):
@@ -271,5 +278,4 @@ def _success(invocation: StepInvocation, output: Any) -> Outcome:
     try:
         return Success.of(output, what)
     except SerializationError as error:
-        # No further attempt would return a value of another type.
         return Failure(describe(error), retryable=False)

@@ -147,7 +147,7 @@ class RunTip:
             if event.due_in is not None:
                 due = (recorded_at + event.due_in).astimezone(UTC)
                 event.data[DEADLINE_FIELDS[event.type]] = due.strftime(_STORED_TIME)
-        projection.restamp(self.snapshot, events, recorded_at)
+                projection.restamp(self.snapshot, (event,), recorded_at)
         self.history.stored(recorded_at)
         self.stored = self.snapshot.last_sequence
         self.saw(recorded_at)

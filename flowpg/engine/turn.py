@@ -11,7 +11,7 @@ from flowpg.engine.errortext import blocks_run, describe, ends_the_loop, traceab
 from flowpg.engine.tip import RunTip
 from flowpg.errors import PayloadTooLarge, SerializationError
 from flowpg.model.commands import Fail
-from flowpg.replay.decision import commands_of, decide
+from flowpg.replay.decision import commands_of, decide, is_decision
 from flowpg.replay.plan import Plan
 from flowpg.replay.runtime import FlowRuntime, WorkflowInvocation
 
@@ -31,7 +31,7 @@ async def take_turn(runtime: FlowRuntime, tip: RunTip, now: datetime) -> Plan:
     )
     try:
         decision = runtime.run_workflow(invocation)
-        if inspect.isawaitable(decision):
+        if not is_decision(decision) and inspect.isawaitable(decision):
             decision = await decision
         commands = commands_of(decision)
     except asyncio.CancelledError as error:

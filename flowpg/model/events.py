@@ -245,7 +245,7 @@ def deadline_of(event: FlowEventEnvelope) -> datetime | None:
 
 def run_started() -> NewEvent:
     """The driver took the run up."""
-    return NewEvent(RUN_STARTED, {})
+    return NewEvent(RUN_STARTED, {}, text="{}")
 
 
 def run_completed(output: Any) -> NewEvent:
@@ -282,7 +282,10 @@ def step_created(step_id: str, step_name: str, input: Any, retry: dict[str, Any]
 
 def step_started(step_id: str, attempt: int) -> NewEvent:
     """An attempt (from 1) is about to run."""
-    return NewEvent(STEP_STARTED, {"step_id": step_id, "attempt": attempt})
+    text = None
+    if step_id.isascii():
+        text = f'{{"step_id":{jsontext.quote(step_id)},"attempt":{attempt}}}'
+    return NewEvent(STEP_STARTED, {"step_id": step_id, "attempt": attempt}, text=text)
 
 
 def step_completed(step_id: str, output: Any) -> NewEvent:

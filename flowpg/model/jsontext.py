@@ -32,16 +32,13 @@ def encode(value: Any, what: str = "value", levels: int = MAX_DEPTH) -> str:
     or if it is nested more than ``levels`` deep.
     """
     if type(value) is str and value.isascii():
-        return _quote(value)
+        return quote(value)
     try:
-        _check(value, levels)
-        text = _encode_raw(value)
-        if not text.isascii() and not _is_text(text):
-            # A lone surrogate has no UTF-8 form; its escape has, and decodes to the same string.
-            text = _encode_escaped(value)
+        if type(value) not in _SCALARS:
+            _check(value, levels)
+        return _text(value)
     except Exception as error:  # noqa: BLE001  a container of a foreign class may raise anything
-        raise SerializationError(f"{what} cannot be stored as JSON: {_reason(error)}") from None
-    return text
+        raise _unstorable(what, error) from None
 
 
 def decode(text: str | bytes, what: str = "value") -> Any:
@@ -97,13 +94,22 @@ def stored(value: Any, what: str = "value") -> tuple[str, Any]:
 
     SerializationError naming ``what``.
     """
-    text = encode(value, what)
-    return text, value if type(value) in _SCALARS else _decode(text)
+    try:
+        copy = value if type(value) in _SCALARS else _plain_copy(value, MAX_DEPTH)
+        return _text(value), copy
+    except _NotPlain:
+        text = encode(value, what)
+        return text, _decode(text)
+    except Exception as error:  # noqa: BLE001  as in encode
+        raise _unstorable(what, error) from None
 
 
-def quote(text: str) -> str:
-    """The JSON text of a string that is known to have no lone surrogates."""
-    return _quote(text)
+quote: Callable[[str], str] = _json.encode_basestring
+"""The JSON text of a string that is known to have no lone surrogates."""
+
+
+class _NotPlain(Exception):
+    """A value holds something that comes back as another type."""
 
 
 class _TooDeep(ValueError):
@@ -128,6 +134,36 @@ def _check(value: Any, levels: int) -> None:
         for member in value:
             if type(member) not in _SCALARS:
                 _check(member, levels - 1)
+
+
+def _plain_copy(value: Any, levels: int) -> Any:
+    """A copy of a value that JSON gives back as it is: only dict, list and scalars, none of a
+    subclass. What is checked by ``_check`` is checked on the way."""
+    kind = type(value)
+    if not levels:
+        raise _TooDeep
+    if kind is dict:
+        made = {}
+        for key, member in value.items():
+            if type(key) is not str:
+                raise _NotPlain
+            made[key] = member if type(member) in _SCALARS else _plain_copy(member, levels - 1)
+        return made
+    if kind is list:
+        return [m if type(m) in _SCALARS else _plain_copy(m, levels - 1) for m in value]
+    raise _NotPlain
+
+
+def _text(value: Any) -> str:
+    text = _encode_raw(value)
+    if text.isascii() or _is_text(text):
+        return text
+    # A lone surrogate has no UTF-8 form; its escape has, and decodes to the same string.
+    return _encode_escaped(value)
+
+
+def _unstorable(what: str, error: Exception) -> SerializationError:
+    return SerializationError(f"{what} cannot be stored as JSON: {_reason(error)}")
 
 
 def _is_text(text: str) -> bool:
@@ -159,7 +195,6 @@ def _encoder(*, escape: bool) -> Callable[[Any], str]:
     return lambda value: "".join(chunks(value, 0))
 
 
-_quote: Callable[[str], str] = _json.encode_basestring
 _encode_raw = _encoder(escape=False)
 _encode_escaped = _encoder(escape=True)
 _decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_serializer
 
 from flowpg.errors import InvalidArgument, InvalidTransition
+from flowpg.model import jsontext
 
 MAX_DELAY_MS = 100 * 365 * 24 * 3600 * 1000
 """Longest delay of one retry: 100 years, so that every deadline is a valid time."""
@@ -88,6 +89,9 @@ class RetryPolicy(BaseModel):
         """
         if wire is None:
             return DEFAULT_RETRY
+        known = _stored_wires.get(id(wire))
+        if known is not None:
+            return known
         if type(wire) is not dict:
             raise InvalidTransition("a retry policy must be a JSON object")
         # Types are part of the key: true would else find the policy of 1.
@@ -164,6 +168,26 @@ DEFAULT_RETRY = RetryPolicy()
 # valid ones are kept; the bound is for histories that would not fit that picture.
 _read: dict[tuple[Any, ...], RetryPolicy] = {}
 _MAX_READ = 1024
+
+
+# A handful of policies serves all steps of a workflow, and each is one object there: to know it
+# again by that is quicker than to hash it. What is kept is never let go, so no id is used twice.
+_stored: dict[int, tuple[RetryPolicy, str, dict[str, Any]]] = {}
+_stored_wires: dict[int, RetryPolicy] = {}
+
+
+def stored_form(policy: RetryPolicy) -> tuple[str, dict[str, Any]]:
+    """The JSON text and object of a policy, not to be changed. InvalidTransition as ``check``."""
+    known = _stored.get(id(policy))
+    if known is not None:
+        return known[1], known[2]
+    policy.check()
+    wire = policy.wire()
+    text = jsontext.encode(wire)
+    if len(_stored) < _MAX_READ:
+        _stored[id(policy)] = policy, text, wire
+        _stored_wires[id(wire)] = policy
+    return text, wire
 
 
 def _parse(wire: dict[str, Any]) -> RetryPolicy:

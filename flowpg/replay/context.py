@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from flowpg.errors import InvalidTransition
 from flowpg.model.commands import (
@@ -46,7 +46,9 @@ from flowpg.model.snapshot import (
 )
 from flowpg.model.spec import WorkflowSpec
 from flowpg.model.timeouts import StepTimeouts
-from flowpg.replay.runtime import WorkflowInvocation
+
+if TYPE_CHECKING:
+    from flowpg.replay.runtime import WorkflowInvocation
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -122,7 +124,8 @@ class WorkflowContext:
 
     def step_completed(self, step_id: str) -> bool:
         """Whether the step returned."""
-        return self._completed(step_id) is not None
+        step = self._run.steps.get(step_id)
+        return step is not None and step.status is StepStatus.COMPLETED
 
     def step_output(self, step_id: str, default: Any = _REQUIRED) -> Any:
         """What the step returned, or ``default`` if it has not (yet). InvalidTransition if there

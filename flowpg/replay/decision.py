@@ -47,6 +47,11 @@ from flowpg.replay import definitions, validation
 from flowpg.replay.plan import Plan, StepLaunch
 
 
+def is_decision(value: object) -> bool:
+    """Whether this is a decision and nothing that is to be awaited first."""
+    return type(value) in _PLANNERS or type(value) is tuple
+
+
 def commands_of(decision: object) -> tuple[RuntimeCommand, ...]:
     """What workflow code returned, as a tuple of commands. TypeError if it is anything else."""
     if type(decision) in _PLANNERS:
@@ -81,7 +86,7 @@ def decide(
     if snapshot.status is RunStatus.PENDING or snapshot.terminal:
         reason = f"the run is {snapshot.status.value}, so nothing can be decided"
         raise InvalidTransition(reason, run_id=run_id)
-    planner = _Planner(validation.Replay(snapshot, commands), now)
+    planner = _Planner(snapshot, commands, now)
     try:
         for command in commands:
             planner.add(command)
@@ -101,11 +106,16 @@ class _Planner:
     """One decision being planned. ``live`` counts what is new or open, ``work`` what of it keeps
     a run from ending; ``named`` holds the subjects that the decision named so far."""
 
-    __slots__ = ("live", "named", "now", "plan", "replay", "run", "work")
+    __slots__ = ("commands", "live", "named", "now", "plan", "run", "work")
 
-    def __init__(self, replay: validation.Replay, now: datetime) -> None:
-        self.replay = replay
-        self.run = replay.run
+    def __init__(
+        self,
+        run: WorkflowRunSnapshot,
+        commands: tuple[RuntimeCommand, ...],
+        now: datetime,
+    ) -> None:
+        self.run = run
+        self.commands = commands
         self.now = now
         self.plan = Plan()
         self.live = 0
@@ -128,6 +138,11 @@ class _Planner:
             f"no progress: {named} asks only for what has its outcome already; read the outcome "
             "from the context and decide on something else"
         )
+
+    @property
+    def replay(self) -> validation.Replay:
+        """Both sides of a comparison."""
+        return validation.Replay(self.run, self.commands)
 
     def name(self, kind: str, subject: str) -> None:
         key = (kind, subject)

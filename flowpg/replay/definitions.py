@@ -21,7 +21,7 @@ from flowpg.model.commands import (
 )
 from flowpg.model.events import NewEvent
 from flowpg.model.ids import check_id, check_token
-from flowpg.model.retry import RetryPolicy
+from flowpg.model.retry import stored_form
 from flowpg.replay.projection_steps import check_representable
 
 _NO_TIME = timedelta(0)
@@ -33,7 +33,7 @@ def new_step(command: StepCommand, now: datetime) -> NewEvent:
     check_id(step_id, "step id")
     check_id(name, "step name")
     check_representable(retry, now)
-    retry_text, retry_wire = _policy(retry)
+    retry_text, retry_wire = stored_form(retry)
     text, value = jsontext.stored(command.input, "the input of a step")
     event = NewEvent(
         events.STEP_CREATED,
@@ -115,20 +115,3 @@ def _span(span: timedelta | None, now: datetime, what: str) -> timedelta | None:
     except OverflowError:
         raise InvalidArgument(f"the deadline of {what} would be after the year 9999") from None
     return span
-
-
-# A handful of policies serves all steps of a workflow; the bound is for code that makes them up.
-_policies: dict[RetryPolicy, tuple[str, dict[str, Any]]] = {}
-_MAX_POLICIES = 1024
-
-
-def _policy(retry: RetryPolicy) -> tuple[str, dict[str, Any]]:
-    """The JSON text and object of a policy that passed its own check."""
-    known = _policies.get(retry)
-    if known is None:
-        retry.check()
-        wire = retry.wire()
-        known = jsontext.encode(wire), wire
-        if len(_policies) < _MAX_POLICIES:
-            _policies[retry] = known
-    return known

@@ -79,7 +79,8 @@ def settle(
     if isinstance(outcome, Success):
         completed = events.step_completed(step_id, outcome.output)
         if outcome.text is not None:
-            completed.text = f'{{"step_id":{jsontext.encode(step_id)},"output":{outcome.text}}}'
+            key = jsontext.quote(step_id) if step_id.isascii() else jsontext.encode(step_id)
+            completed.text = f'{{"step_id":{key},"output":{outcome.text}}}'
         size = oversize(completed)
         if not size:
             plan.events.append(completed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flowpg.errors import EngineFault, InvalidArgument
 from flowpg.model.commands import Decision
@@ -16,9 +16,7 @@ from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.jsontext import copied
 from flowpg.model.snapshot import WorkflowRunSnapshot, decode_as
 from flowpg.model.spec import WorkflowSpec
-
-if TYPE_CHECKING:
-    from flowpg.replay.context import WorkflowContext
+from flowpg.replay.context import WorkflowContext
 
 T = TypeVar("T")
 
@@ -65,8 +63,6 @@ class WorkflowInvocation:
 
     def context(self) -> WorkflowContext:
         """The readable side of this invocation, and the constructors of commands."""
-        from flowpg.replay.context import WorkflowContext
-
         return WorkflowContext(self)
 
     def __repr__(self) -> str:

@@ -71,7 +71,6 @@ async def test_folds_and_calls_a_step_are_the_same_for_a_short_and_a_long_run(
     store_folds = 1 if engine_store.name == "memory" else 0
     assert more == {
         "append": 40,
-        "restamp": 40,
         "settle": 40,
         "events": 40 * EVENTS_A_STEP,
         "_fold": 40 * EVENTS_A_STEP * (1 + store_folds),
