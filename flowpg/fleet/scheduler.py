@@ -26,6 +26,9 @@ _SHORTEST = 0.02
 """Seconds between two ticks at least: a deadline that was dispatched stays the earliest until its
 run has been driven."""
 
+_SILENCE = 0.5
+"""Seconds on top of half the timeout after which a server counts as silent."""
+
 
 @dataclass(frozen=True, slots=True)
 class FlowSchedulerTick:
@@ -47,8 +50,8 @@ class FlowScheduler:
     """Dispatches what is due in ``store`` (or the store of an engine), ``limit`` deadlines a tick.
 
     ``poll`` is the longest pause between two ticks: a deadline nearer than any known before is
-    noticed within it. A tick that has not answered within ``timeout`` is cancelled, in the server
-    too, and made again.
+    noticed within it. A tick that takes longer than ``timeout`` is ended by the server, and made
+    again; so is one that a silent server has not answered some time after that.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class FlowScheduler:
         self._store = store.store if isinstance(store, FlowEngine) else store
         self._limit = check_limit(limit)
         self._poll = poll.total_seconds()
-        self._timeout = timeout.total_seconds()
+        self._timeout = timeout
         self._pace = Pace(min(0.05, self._poll), self._poll)
         self._stopping = False
         self._stopped = asyncio.Event()
@@ -73,7 +76,7 @@ class FlowScheduler:
         """One tick: dispatch what is due at ``as_of`` (default: the store's now), the earliest
         first. A run that is being written to at this moment is left to the next tick. Raises
         StoreError."""
-        moved = await self._store.enqueue_due(as_of=as_of, limit=self._limit)
+        moved = await self._store.enqueue_due(as_of=as_of, limit=self._limit, timeout=self._timeout)
         by_kind: dict[WakeupKind, list[ScheduledWakeup]] = {}
         for wakeup in moved:
             by_kind.setdefault(wakeup.kind, []).append(wakeup)
@@ -113,15 +116,16 @@ class FlowScheduler:
 
     async def _attempt(self) -> float:
         """One tick, and the seconds to wait after it."""
+        patience = 1.5 * self._timeout.total_seconds() + _SILENCE
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(patience):
                 tick = await self.enqueue_due_work()
                 if tick.dispatched >= self._limit:
                     self._pace.found(busy=True)
                     return 0.0
                 delay = await self.next_wakeup_delay()
         except TimeoutError:
-            logger.error("a tick has not answered for %g s; trying again", self._timeout)
+            logger.error("a tick has not answered for %g s; trying again", patience)
         except StoreUnavailable as error:
             logger.warning("the database is unavailable (%s); trying again", error)
         except StoreError:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -44,6 +45,8 @@ _DEFAULTS = {
     "tcp_user_timeout": 30_000,
 }
 
+
+_STATEMENT_TIMEOUT = "SELECT set_config('statement_timeout', %s, true)"
 
 MAX_AGE = 3600.0
 """Seconds after which a connection is replaced, so that servers that moved are noticed."""
@@ -132,11 +135,12 @@ class AsyncPool:
                 except psycopg.Error as error:
                     raise self._translated(error, "the check of the schema") from None
 
-    async def run(self, call: Call[T]) -> T:
-        """Send one call and read its rows. Raises what ``translate`` makes of a driver's error."""
+    async def run(self, call: Call[T], timeout: timedelta | None = None) -> T:
+        """Send one call and read its rows. Raises what ``translate`` makes of a driver's error.
+        ``timeout`` is the statement timeout of this call alone."""
         async with self._connection() as connection:
             try:
-                rows = await self._execute(connection, call)
+                rows = await self._execute(connection, call, timeout)
             except psycopg.Error as error:
                 if error.sqlstate in SERVER_MOVED:
                     # After a failover every connection leads to a server that refuses to write:
@@ -174,13 +178,19 @@ class AsyncPool:
         while self._idle:
             self._discard(self._idle.pop())
 
-    async def _execute(self, connection: Connection, call: Call[Any]) -> list[tuple[Any, ...]]:
+    async def _execute(
+        self, connection: Connection, call: Call[Any], timeout: timedelta | None
+    ) -> list[tuple[Any, ...]]:
         sql = psycopg_sql(call.function, self.schema)
         cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
-        if connection.isolation_level is None:
+        if connection.isolation_level is None and timeout is None:
             await cursor.execute(sql, call.values)
             return await cursor.fetchall()
         async with connection.transaction():
+            if timeout is not None:
+                # For this transaction only: behind a pooler the next one may be somebody else's.
+                milliseconds = max(1, round(timeout.total_seconds() * 1000))
+                await cursor.execute(_STATEMENT_TIMEOUT, (str(milliseconds),))
             await cursor.execute(sql, call.values)
             return await cursor.fetchall()
 

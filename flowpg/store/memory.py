@@ -286,9 +286,13 @@ class InMemoryEventStore:
         return memory_queue.give_back(self._state, lease, max(delay, timedelta(0)), reason)
 
     async def enqueue_due(
-        self, *, as_of: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        as_of: datetime | None = None,
+        limit: int = 1000,
+        timeout: timedelta | None = None,
     ) -> list[ScheduledWakeup]:
-        """Turn due wake-ups into drive tasks."""
+        """Turn due wake-ups into drive tasks. Nothing here takes long enough for a timeout."""
         arguments.check_limit(limit)
         arguments.check_time(as_of, "as_of")
         return memory_queue.enqueue_due(self._state, as_of, limit)

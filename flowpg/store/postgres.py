@@ -270,10 +270,14 @@ class PostgresEventStore:
         return await self._run(verbs.give_back(lease, delay, blocked_reason))
 
     async def enqueue_due(
-        self, *, as_of: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        as_of: datetime | None = None,
+        limit: int = 1000,
+        timeout: timedelta | None = None,
     ) -> list[ScheduledWakeup]:
         """Turn due wake-ups into drive tasks."""
-        return await self._run(verbs.enqueue_due(as_of, limit))
+        return await self._pool.run(verbs.enqueue_due(as_of, limit), timeout)
 
     async def load_runs(
         self, run_ids: Sequence[str], after: Sequence[int] | None = None

@@ -214,9 +214,14 @@ class FlowEventStore(Protocol):
         ...
 
     async def enqueue_due(
-        self, *, as_of: datetime | None = None, limit: int = 1000
+        self,
+        *,
+        as_of: datetime | None = None,
+        limit: int = 1000,
+        timeout: timedelta | None = None,
     ) -> list[ScheduledWakeup]:
-        """Turn due wake-ups into one drive task per run; returns those this call moved."""
+        """Turn due wake-ups into one drive task per run; returns those this call moved. What takes
+        longer than ``timeout`` is given up by the server, and moves nothing: StoreUnavailable."""
         ...
 
     # -- reads ----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from flowpg.errors import InvalidArgument, PermissionDenied, StoreUnavailable
@@ -194,6 +195,36 @@ async def test_the_loop_outlives_a_database_that_fails_or_does_not_answer(
     assert store.calls == len(errors) + 1
     scheduler.stop()
     await loop
+
+
+async def test_a_tick_that_takes_too_long_is_ended_by_the_server_and_leaves_no_timeout_behind(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    (run_id,) = await _waiting(postgres_only)
+    engine = await postgres_only.engine(Script(sleeps))
+    await FlowWorker(engine).run_until_idle()
+    postgres_only.advance(MINUTE)
+    scheduler = FlowScheduler(engine, timeout=timedelta(seconds=0.02))
+    with psycopg.connect(direct_dsn) as holder:
+        holder.execute("LOCK TABLE flowpg.scheduled_wakeups")
+        with pytest.raises(StoreUnavailable, match="57014"):
+            await scheduler.enqueue_due_work()
+        # the next call of the connection has all the time it needs
+        later = asyncio.ensure_future(engine.store.next_wakeup())
+        await until_async(lambda: _has_waited(direct_dsn), "it waits longer than that")
+    await later
+    tick = await FlowScheduler(engine).enqueue_due_work()
+    assert [wakeup.run_id for wakeup in tick.due_waits] == [run_id]
+
+
+async def _has_waited(dsn: str) -> bool:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return bool(
+            connection.execute(
+                "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                " AND datname = current_database() AND now() - query_start > interval '0.2 s'"
+            ).fetchall()
+        )
 
 
 async def test_the_loop_ends_with_an_error_that_waiting_does_not_cure() -> None:
