@@ -51,6 +51,7 @@ from flowpg.errors import (
     StepTimeout,
     StoreError,
     StoreUnavailable,
+    TransactionsUnavailable,
     UnknownStep,
     UnknownWorkflow,
 )
@@ -170,6 +171,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "SuspensionKind",
+    "TransactionsUnavailable",
     "UnknownStep",
     "UnknownWorkflow",
     "VerbResult",

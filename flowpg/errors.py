@@ -23,7 +23,8 @@
     │   ├── UnknownWorkflow         no workflow of this name is registered here
     │   ├── UnknownStep             no step of this name is registered here
     │   ├── RuntimeBuildUnavailable the run is pinned to another build
-    │   └── RuntimeBuildRouteNotFound no route leads to workers of a build
+    │   ├── RuntimeBuildRouteNotFound no route leads to workers of a build
+    │   └── TransactionsUnavailable transactional steps need PostgreSQL
     ├── StepError                   raised by step code to steer its retries
     │   ├── NonRetryable            do not try again
     │   └── RetryLater              try again after a given delay
@@ -258,6 +259,18 @@ class RuntimeBuildRouteNotFound(EngineFault):
         what = "runs without a build" if required is None else f"build {required!r}"
         super().__init__(f"no route leads to workers of {what}; nothing was dispatched")
         self.required = required
+
+
+class TransactionsUnavailable(EngineFault):
+    """A transactional step in an engine whose runs are not kept in PostgreSQL."""
+
+    def __init__(self, step_id: str) -> None:
+        super().__init__(
+            f"step {step_id!r} is transactional, which needs its run in PostgreSQL: use an engine "
+            "on a PostgresEventStore; in a test of the step alone call its function with a "
+            "connection of your own"
+        )
+        self.step_id = step_id
 
 
 class StepError(FlowError):

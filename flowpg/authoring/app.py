@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from time import monotonic
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from flowpg.authoring import hazards
 from flowpg.authoring.errors import TurnTooLong
@@ -22,7 +22,7 @@ from flowpg.model.commands import Decision
 from flowpg.model.ids import check_id
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.timeouts import StepTimeouts
-from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
+from flowpg.replay.runtime import StepInvocation, TransactionKind, WorkflowInvocation
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,6 +45,17 @@ class StepDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> SyncStep[P, R]: ...
 
 
+class TransactionalStepDecorator(Protocol):
+    """``@app.step(transactional=True)``: the step is called without the connection."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncStep[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[C, P], R], /) -> SyncStep[P, R]: ...
+
+
 class WorkflowDecorator(Protocol):
     """``@app.workflow(...)`` with options."""
 
@@ -60,7 +71,9 @@ class FlowApp:
 
     ``max_parked`` coroutines of waiting runs are kept in memory; others are replayed when their
     run goes on. ``always_replay`` keeps none, which finds code that does not replay: for tests.
-    ``step_threads`` is how many steps that are plain functions run at once.
+    ``step_threads`` is how many steps that are plain functions run at once. ``transactions`` is
+    where transactional steps get their connections, if not from the engine's own DSN: another DSN,
+    or an Engine or AsyncEngine of SQLAlchemy, to the same database.
 
     Workflow code that runs for ``slow_turn`` without waiting has its stack logged; after
     ``longest_turn`` (None: never) it is abandoned and its run blocked, since every other run of the
@@ -79,11 +92,13 @@ class FlowApp:
         slow_turn: timedelta = timedelta(seconds=2),
         longest_turn: timedelta | None = timedelta(seconds=10),
         strict: bool = False,
+        transactions: Any = None,
     ) -> None:
         self.name = check_id(name, "app name", 255)
         if max_parked < 0 or step_threads < 1:
             raise InvalidArgument("max_parked must not be negative, step_threads at least 1")
         self.always_replay = always_replay
+        self.transactions = transactions
         self.workflows: dict[str, Workflow[..., Any]] = {}
         self.steps: dict[str, AnyStep] = {}
         self.parked = ParkingLot(max_parked)
@@ -109,7 +124,19 @@ class FlowApp:
         retry: RetryPolicy | None = None,
         fatal: Errors = (),
         timeouts: StepTimeouts | None = None,
+        transactional: Literal[False] = False,
     ) -> StepDecorator: ...
+    @overload
+    def step(
+        self,
+        /,
+        *,
+        transactional: Literal[True] | TransactionKind,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        fatal: Errors = (),
+        timeouts: StepTimeouts | None = None,
+    ) -> TransactionalStepDecorator: ...
     def step(
         self,
         function: Any = None,
@@ -119,6 +146,7 @@ class FlowApp:
         retry: RetryPolicy | None = None,
         fatal: Errors = (),
         timeouts: StepTimeouts | None = None,
+        transactional: bool | TransactionKind = False,
     ) -> Any:
         """Declare a step: a function that does work, such as a call to another service.
 
@@ -128,10 +156,15 @@ class FlowApp:
         defaults to three attempts without a pause; errors of the types ``fatal``, and NonRetryable,
         are never retried. ``timeouts`` bound how long it may take; each passes with an error of its
         own, such as StartToCloseTimeout. Its last error is raised where the workflow awaits it.
+
+        ``transactional``: the function gets a connection before its arguments, in an open
+        transaction that also records its result, so that its writes and the step's completion
+        commit together, exactly once. The annotation of that parameter says which connection:
+        psycopg's (default), or a Connection or Session of SQLAlchemy.
         """
 
         def declare(function: Any) -> Any:
-            made = make_step(function, name, retry, fatal, timeouts)
+            made = make_step(function, name, retry, fatal, timeouts, transactional)
             if made.name in self.steps:
                 raise InvalidArgument(f"app {self.name!r} has a step {made.name!r} already")
             self.steps[made.name] = made

@@ -20,12 +20,19 @@ from flowpg.authoring.failures import failure_body
 from flowpg.authoring.loop import RunLoop
 from flowpg.authoring.sites import Site, calling_site
 from flowpg.authoring.step_context import StepContext, current_step
+from flowpg.authoring.transactional import (
+    needs_connection,
+    stored_shape,
+    transact,
+    transact_sync,
+    transaction_kind,
+)
 from flowpg.authoring.turns import RunTurns
 from flowpg.errors import EngineFault, InvalidArgument, NonRetryable, RetryLater, SerializationError
 from flowpg.model.ids import check_id
 from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
 from flowpg.model.timeouts import StepTimeouts
-from flowpg.replay.runtime import StepInvocation
+from flowpg.replay.runtime import AttemptOver, StepInvocation, TransactionKind
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,6 +51,7 @@ class StepBase:
         fatal: Errors,
         codec: FunctionCodec | None = None,
         timeouts: StepTimeouts | None = None,
+        transaction: TransactionKind | None = None,
     ) -> None:
         check_id(name, "step name", 255)
         retry.check()
@@ -53,7 +61,10 @@ class StepBase:
         self.retry = retry.continue_workflow_on_failure()
         self.fatal = fatal
         self.timeouts = timeouts
-        self.codec = codec or FunctionCodec(function, f"step {name!r}")
+        self.transaction = transaction
+        # The connection is none of the caller's arguments.
+        skip = 0 if transaction is None else 1
+        self.codec = codec or FunctionCodec(function, f"step {name!r}", skip=skip)
         functools.update_wrapper(cast("Callable[..., Any]", self), function)
 
     def durable_call(
@@ -73,6 +84,7 @@ class StepBase:
         return type(self)(
             *(self.function, self.name, retry or self.retry, self.fatal, self.codec),
             self.timeouts if timeouts is None else timeouts,
+            self.transaction,
         )
 
     def __repr__(self) -> str:
@@ -87,6 +99,8 @@ class AsyncStep(StepBase, Generic[P, R]):
         loop = events._get_running_loop()
         if isinstance(loop, RunLoop):
             return self.durable_call(loop.run, args, kwargs, calling_site())
+        if self.transaction is not None:
+            raise needs_connection(self)
         call: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return call
 
@@ -111,6 +125,8 @@ class SyncStep(StepBase, Generic[P, R]):
         loop = events._get_running_loop()
         if isinstance(loop, RunLoop):
             return self.durable_call(loop.run, args, kwargs, calling_site())  # type: ignore[return-value]
+        if self.transaction is not None:
+            raise needs_connection(self)
         result: R = self.function(*args, **kwargs)
         return result
 
@@ -119,6 +135,8 @@ class SyncStep(StepBase, Generic[P, R]):
         loop = events._get_running_loop()
         if isinstance(loop, RunLoop):
             return self.durable_call(loop.run, args, kwargs, calling_site())
+        if self.transaction is not None:
+            raise needs_connection(self)
         return _in_default_thread(self.function, args, kwargs)
 
     def options(
@@ -196,13 +214,20 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
         args, kwargs = step.codec.decode_arguments(invocation.input)
         if isinstance(step, AsyncStep):
             invocation.begin()
+            if step.transaction is not None:
+                return await transact(step, invocation, args, kwargs)
             result = await step.function(*args, **kwargs)
         else:
             call = functools.partial(copy_context().run, step.function, *args, **kwargs)
+            if step.transaction is not None:
+                working = functools.partial(transact_sync, step, invocation, args, kwargs)
+                call = functools.partial(copy_context().run, working)
             loop = events.get_running_loop()
             result = await loop.run_in_executor(threads, _settled, invocation, call)
             if isinstance(result, _Stopped):
                 raise result.error
+            if step.transaction is not None:
+                return result
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
@@ -210,10 +235,8 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
                 f"the result of step {step.name!r} is to be awaited first "
                 f"({type(result).__name__}); did you forget await?"
             )
-        shape = step.codec.encode_result(result)
-        # A result that its own annotation refuses would block the run, and no deploy could help.
-        step.codec.decode_result(shape)
-    except EngineFault:
+        shape = stored_shape(step, result)
+    except (EngineFault, AttemptOver):
         raise
     except SerializationError as error:
         raise _named(_FailedForGood, error)(failure_body(error)) from None
@@ -243,6 +266,7 @@ def make_step(
     retry: RetryPolicy | None,
     fatal: Errors,
     timeouts: StepTimeouts | None = None,
+    transactional: bool | TransactionKind = False,
 ) -> AnyStep:
     """The step of a function, asynchronous or plain."""
     if not callable(function) or inspect.isclass(function):
@@ -250,7 +274,11 @@ def make_step(
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise InvalidArgument("a step must return its result; it cannot be a generator")
     kind: Any = AsyncStep if inspect.iscoroutinefunction(function) else SyncStep
+    name = name or function.__name__
+    transaction = transaction_kind(function, name, transactional)
     made: AnyStep = kind(
-        function, name or function.__name__, retry or DEFAULT_RETRY, fatal, timeouts=timeouts
+        *(function, name, retry or DEFAULT_RETRY, fatal),
+        timeouts=timeouts,
+        transaction=transaction,
     )
     return made

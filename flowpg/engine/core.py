@@ -24,6 +24,7 @@ from flowpg.engine.options import EngineOptions
 from flowpg.engine.parked import ParkedRuns, load_claimed
 from flowpg.engine.parts import DriveParts
 from flowpg.engine.tip import RunTip
+from flowpg.engine.transactional import StepTransactions
 from flowpg.errors import InvalidArgument, InvalidTransition, RunNotFound, SerializationError
 from flowpg.model.ids import check_run_id
 from flowpg.model.inspection import ScheduledWakeup
@@ -31,6 +32,7 @@ from flowpg.model.records import LoadedRun, RunLease, VerbResult
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.replay.projection import project
 from flowpg.replay.runtime import FlowRuntime, known
+from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
 
 logger = logging.getLogger("flowpg.engine")
@@ -65,6 +67,7 @@ class EngineCore:
         self._drives: dict[str, RunDrive] = {}
         self._locks: dict[str, _RunLock] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._transactions: StepTransactions | None = None
         self._parts: DriveParts | None = None
         self._parked = ParkedRuns(self.options.parked_runs)
         self._keeper: Keeper = LeaseKeeper(store, self.options.lease, self.options.beat)
@@ -94,6 +97,8 @@ class EngineCore:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
+        if self._transactions is not None:
+            await self._transactions.close()
         await self.store.close()
 
     # -- driving --------------------------------------------------------------------------------
@@ -215,6 +220,7 @@ class EngineCore:
                 keeper=self._keeper,
                 gate=self._gate,
                 executor=self._executor,
+                transactions=self._step_transactions,
             )
         return self._parts
 
@@ -225,6 +231,14 @@ class EngineCore:
                 "driving to a worker"
             )
         return self.runtime
+
+    def _step_transactions(self) -> StepTransactions | None:
+        if self._transactions is None and isinstance(self.store, PostgresEventStore):
+            # An application may bring an engine of SQLAlchemy, or a DSN, to the same database.
+            sessions = self.store.step_sessions(getattr(self.runtime, "transactions", None))
+            patience = self.options.lease.total_seconds()
+            self._transactions = StepTransactions(sessions, self.store.schema, patience)
+        return self._transactions
 
     def _executor(self) -> Executor:
         if self._threads is None:

@@ -16,6 +16,7 @@ from flowpg.engine.handlers import Settled, StepHandlers
 from flowpg.engine.leaving import leave
 from flowpg.engine.parts import DriveParts
 from flowpg.engine.tip import RunTip
+from flowpg.engine.transactional import Committed
 from flowpg.engine.turn import take_turn
 from flowpg.errors import (
     EngineFault,
@@ -28,6 +29,7 @@ from flowpg.errors import (
     UnknownWorkflow,
 )
 from flowpg.model import events
+from flowpg.model.events import step_completed
 from flowpg.model.records import AppendOutcome, AppendResult, Heartbeat, LoadedRun, RunLease
 from flowpg.model.snapshot import RunStatus, StepStatus, WorkflowRunSnapshot
 from flowpg.replay.outcomes import Success, settle
@@ -48,7 +50,10 @@ class RunDrive:
         self._store = parts.store
         self._bell = Bell()
         self._handlers = StepHandlers(
-            parts.runtime, parts.executor, self._bell.ring, in_loop=parts.in_loop
+            *(parts.runtime, parts.executor, self._bell.ring),
+            in_loop=parts.in_loop,
+            epoch=lease.epoch,
+            transactions=parts.transactions,
         )
         self._tip: RunTip
         self._parked: RunTip | None = None  # where an earlier drive of this process left the run
@@ -59,6 +64,7 @@ class RunDrive:
         self._stop: FlowError | None = None  # why workflow code is not asked any more
         self._halted = False  # it is not asked any more: what is at work is only brought home
         self._stale = True
+        self._untold = 0  # newest events that steps stored themselves, and no observer knows
         self._fresh = True  # nothing was made of the history since it was loaded
         self._lost = False
         self._owned = True
@@ -117,6 +123,10 @@ class RunDrive:
             if self._lost:
                 self._owned = False
                 raise LeaseLost(self.run_id, self._lease.epoch)
+            if self._handlers.has_settled:
+                self._take_outcomes()
+                if self._untold:
+                    await self._tell()
             if self._stale:
                 await self._load(loaded)
                 loaded = None
@@ -189,13 +199,39 @@ class RunDrive:
             tip.fold([events.run_started()])
         tip.fold_repairs()
 
+    def _take_outcomes(self) -> None:
+        for settled in self._handlers.take():
+            if settled.outcome is not None:
+                self._outcomes.append(settled)
+            elif settled.committed is not None:
+                self._learn(settled.committed)
+            elif isinstance(settled.fault, LeaseLost):
+                self._lost = True
+            elif settled.fault is not None:
+                self._halt(settled.fault)
+            else:
+                self._stale = True  # the history has gone another way
+
+    def _learn(self, done: Committed) -> None:
+        """A step stored its completion itself."""
+        self._replays = 0
+        tip = self._tip
+        if self._stale or tip.pending or tip.terminal or done.sequence != tip.stored + 1:
+            self._stale = True  # there is more to be read than that
+            return
+        tip.fold([step_completed(done.step_id, done.output.output)])
+        tip.committed(done.recorded_at)
+        self._head = tip.stored
+        self._untold += self._parts.gate.active
+
+    async def _tell(self) -> None:
+        told, self._untold = self._untold, 0
+        await self._parts.gate.deliver(self._tip.history.latest(told))
+
     def _fold_outcomes(self, tip: RunTip) -> list[StepLaunch]:
         launches: list[StepLaunch] = []
         if self._handlers.has_settled:
-            for settled in self._handlers.take():
-                if settled.fault is not None:
-                    self._halt(settled.fault)
-                self._outcomes.append(settled)
+            self._take_outcomes()
         for settled in self._outcomes:
             outcome = settled.outcome
             if outcome is not None and not tip.terminal:

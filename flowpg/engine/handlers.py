@@ -19,29 +19,34 @@ from typing import Any, NamedTuple
 
 from flowpg.engine.attempt_clock import AttemptClock, Limits, spent
 from flowpg.engine.errortext import describe, ends_the_loop, traceable
+from flowpg.engine.transactional import Committed, StepTransactions
 from flowpg.errors import (
     EngineFault,
+    FlowError,
     NonRetryable,
     RetryLater,
     ScheduleToCloseTimeout,
     ScheduleToStartTimeout,
     SerializationError,
     StepTimeout,
+    TransactionsUnavailable,
 )
 from flowpg.replay.outcomes import Failure, Outcome, Success
-from flowpg.replay.runtime import FlowRuntime, StepInvocation
+from flowpg.replay.runtime import AttemptOver, FlowRuntime, StepInvocation
 
 logger = logging.getLogger("flowpg.engine.steps")
 
 
 @dataclass(slots=True)
 class Settled:
-    """How one attempt ended; ``outcome`` None means that this process cannot run the step."""
+    """How one attempt ended. Without an ``outcome`` it is ``committed``, stored already; or this
+    process cannot run the step, for the reason in ``fault``; or nobody waits for it any more."""
 
     step_id: str
     attempt: int
     outcome: Outcome | None
-    fault: EngineFault | None = None
+    fault: FlowError | None = None
+    committed: Committed | None = None
 
 
 class _Raised(NamedTuple):
@@ -49,12 +54,13 @@ class _Raised(NamedTuple):
 
 
 class _Running:
-    __slots__ = ("attempt", "attempts", "clock", "invocation", "task")
+    __slots__ = ("attempt", "attempts", "clock", "finishing", "invocation", "task")
 
     attempt: int
     attempts: int | None
     invocation: StepInvocation
     clock: AttemptClock | None
+    finishing: bool  # its transaction is about to commit: the database decides now
     task: asyncio.Task[None]
 
 
@@ -68,12 +74,17 @@ class StepHandlers:
         on_settled: Callable[[], None],
         *,
         in_loop: bool,
+        epoch: int = 0,
+        transactions: Callable[[], StepTransactions | None] = lambda: None,
     ) -> None:
-        """``in_loop`` says that ``run_step`` is a coroutine function; else it runs in a thread."""
+        """``in_loop`` says that ``run_step`` is a coroutine function; else it runs in a thread.
+        ``epoch`` is the fence of the run; ``transactions`` None if its store has none."""
         self._runtime = runtime
         self._executor = executor
         self._on_settled = on_settled
         self._in_loop = in_loop
+        self._epoch = epoch
+        self._transactions = transactions
         self._begins = bool(getattr(runtime, "begins_steps", False))
         self._running: dict[str, _Running] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -112,9 +123,9 @@ class StepHandlers:
             self.abandon(invocation.step_id)
         entry = _Running()
         entry.attempt, entry.attempts = invocation.attempt, attempts
-        entry.invocation, entry.clock = invocation, None
+        entry.invocation, entry.clock, entry.finishing = invocation, None, False
+        invocation.host = self
         if limits is not None:
-            invocation.host = self
             if limits.over:
                 self._time_out(entry, spent(invocation.step_id, limits.timeouts))
                 return
@@ -128,6 +139,37 @@ class StepHandlers:
         entry = self._running.get(invocation.step_id)
         if entry is not None and entry.invocation is invocation and entry.clock is not None:
             entry.clock.begin()
+
+    async def transact(
+        self, invocation: StepInvocation, function: Callable[[Any], Any], kind: Any
+    ) -> Any:
+        """See ``StepInvocation.transact``."""
+        run = self._transactional(invocation).run
+        return await run(invocation, self._epoch, function, kind, self._finishing(invocation))
+
+    def transact_sync(
+        self, invocation: StepInvocation, function: Callable[[Any], Any], kind: Any
+    ) -> Any:
+        """See ``StepInvocation.transact_sync``."""
+        run = self._transactional(invocation).run_sync
+        return run(invocation, self._epoch, function, kind, self._finishing(invocation))
+
+    def _transactional(self, invocation: StepInvocation) -> StepTransactions:
+        found = self._transactions()
+        if found is None:
+            raise TransactionsUnavailable(invocation.step_id)
+        return found
+
+    def _finishing(self, invocation: StepInvocation) -> Callable[[], bool]:
+        entry = self._running.get(invocation.step_id)
+
+        def finishing() -> bool:
+            if entry is None or entry.invocation is not invocation or invocation.cancelled:
+                return False
+            entry.finishing = True
+            return True
+
+        return finishing
 
     def take(self) -> list[Settled]:
         """The outcomes since the last call, in the order in which they settled."""
@@ -169,9 +211,14 @@ class StepHandlers:
                 output = await self._runtime.run_step(invocation)
             else:
                 output = await self._call_in_thread(invocation)
-            settled.outcome = _success(invocation, output)
+            if type(output) is Committed:
+                settled.committed = output
+            else:
+                settled.outcome = _success(invocation, output)
         except EngineFault as error:
             settled.fault = error
+        except AttemptOver as over:
+            settled.fault = over.fault
         except RetryLater as error:
             delay = error.delay if isinstance(error.delay, timedelta) else None
             settled.outcome, raised = Failure(describe(error), retryable=True, delay=delay), error
@@ -195,7 +242,7 @@ class StepHandlers:
 
     def _expired(self, entry: _Running, error: StepTimeout) -> None:
         step_id = entry.invocation.step_id
-        if self._running.get(step_id) is entry:
+        if self._running.get(step_id) is entry and not entry.finishing:
             self.abandon(step_id)
             self._time_out(entry, error)
 

@@ -10,6 +10,7 @@ from flowpg.engine.commit import PatientStore
 from flowpg.engine.lease import Keeper
 from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
+from flowpg.engine.transactional import StepTransactions
 from flowpg.replay.runtime import FlowRuntime
 
 
@@ -24,3 +25,4 @@ class DriveParts:
     keeper: Keeper
     gate: ObserverGate
     executor: Callable[[], Executor]
+    transactions: Callable[[], StepTransactions | None]

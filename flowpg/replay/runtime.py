@@ -7,10 +7,10 @@ input or output never reaches a snapshot and never alters a later replay.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Collection, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
-from flowpg.errors import EngineFault, InvalidArgument
+from flowpg.errors import EngineFault, FlowError, InvalidArgument, TransactionsUnavailable
 from flowpg.model.commands import Decision
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.jsontext import copied
@@ -19,6 +19,10 @@ from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.context import WorkflowContext
 
 T = TypeVar("T")
+
+TransactionKind = Literal["psycopg", "connection", "session"]
+"""What a transactional step is given: a connection of psycopg, or a Connection or a Session of
+SQLAlchemy."""
 
 
 def idempotency_key(run_id: str, step_id: str, attempt: int) -> str:
@@ -69,11 +73,33 @@ class WorkflowInvocation:
         return f"WorkflowInvocation(run_id={self.run_id!r}, workflow={self.spec.name!r})"
 
 
+class AttemptOver(Exception):
+    """Nobody waits for an attempt any more, and what it did in its transaction was rolled back.
+    ``run_step`` lets it through. ``fault`` is what keeps its run from being driven on, if anything.
+    """
+
+    def __init__(self, fault: FlowError | None = None) -> None:
+        super().__init__("the attempt is over" if fault is None else str(fault))
+        self.fault = fault
+
+
 class StepHost(Protocol):
-    """The engine, as the attempts that it runs see it. From any thread."""
+    """The engine, as the attempts that it runs see it."""
 
     def begin(self, invocation: StepInvocation) -> None:
-        """The code of the step begins."""
+        """The code of the step begins. From any thread."""
+        ...
+
+    async def transact(
+        self, invocation: StepInvocation, function: Callable[[Any], Any], kind: Any
+    ) -> Any:
+        """See ``StepInvocation.transact``."""
+        ...
+
+    def transact_sync(
+        self, invocation: StepInvocation, function: Callable[[Any], Any], kind: Any
+    ) -> Any:
+        """See ``StepInvocation.transact_sync``."""
         ...
 
 
@@ -121,6 +147,31 @@ class StepInvocation:
         beginning. From any thread."""
         if self.host is not None:
             self.host.begin(self)
+
+    async def transact(
+        self, function: Callable[[Any], Any], *, kind: TransactionKind = "psycopg"
+    ) -> Any:
+        """Await ``function(connection)`` in a transaction that also records its result as that of
+        the step: its writes and the step's completion commit together, or neither does.
+
+        ``run_step`` returns what this returns, as it is. The connection is an ``AsyncConnection``
+        of psycopg, or of SQLAlchemy with ``kind`` "connection", or an ``AsyncSession`` with
+        "session". An exception of the function rolls back and is raised. TransactionsUnavailable if
+        the runs are not kept in PostgreSQL.
+        """
+        return await self._host(function).transact(self, function, kind)
+
+    def transact_sync(
+        self, function: Callable[[Any], Any], *, kind: TransactionKind = "psycopg"
+    ) -> Any:
+        """As ``transact``, in a thread: the connection is a ``Connection`` of psycopg or
+        SQLAlchemy, or a ``Session``."""
+        return self._host(function).transact_sync(self, function, kind)
+
+    def _host(self, function: object) -> StepHost:
+        if self.host is None:
+            raise TransactionsUnavailable(self.step_id)
+        return self.host
 
     @property
     def idempotency_key(self) -> str:

@@ -40,6 +40,7 @@ from flowpg.postgres.group_commit import GroupCommit
 from flowpg.postgres.pool import AsyncPool
 from flowpg.postgres.schema_check import verify_async
 from flowpg.postgres.session import DirectSession
+from flowpg.postgres.step_sessions import StepSessions
 from flowpg.store.imports import check_history
 from flowpg.store.protocol import Enlisted
 
@@ -103,6 +104,14 @@ class PostgresEventStore:
         another ``dsn`` to it. A call of it takes at most ``timeout`` seconds."""
         pool = self._pool
         return DirectSession(dsn or pool.dsn, pool.schema, prepare=pool.prepare, timeout=timeout)
+
+    def step_sessions(self, source: Any = None) -> StepSessions:
+        """Transactions for the code of steps, apart from the pool: in the database of this store,
+        or by another DSN or an engine of SQLAlchemy (``source``) to the same database."""
+        pool = self._pool
+        if isinstance(source, str):
+            return StepSessions(source, prepare=pool.prepare)
+        return StepSessions(pool.dsn, prepare=pool.prepare, engine=source)
 
     def pool_stats(self) -> dict[str, int]:
         """How many connections there are (``pool_size``), are free (``pool_available``), and how

@@ -4349,6 +4349,116 @@ REVOKE EXECUTE ON FUNCTION flow_link_child_operation(text, json) FROM PUBLIC;
 COMMENT ON FUNCTION flow_link_child_operation(text, json)
     IS 'Records that a run is responsible for work somewhere else.';
 
+-- sql/functions/steps/flow_step_tip.sql
+-- flow_step_tip: the newest event of one step, and whether a cancellation request came after it.
+-- Arguments: p_run_id, p_step_id. No row when the step was never created.
+-- A step that is at work began a short while ago, so the search from the end of the stream is over
+-- soon, however long the history is.
+-- Locks: none; who decides by the answer holds the run lock. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_step_tip(p_run_id text, p_step_id text)
+RETURNS TABLE (
+    event_type text, attempt integer, sequence bigint, recorded_at timestamptz, is_cancelled boolean
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_tip record;
+BEGIN
+    SELECT e.event_type, e.sequence, e.recorded_at,
+           CASE WHEN e.event_type = 'step_started'
+                THEN flow_json_get_text(e.payload, 'attempt')::integer END AS attempt
+      INTO v_tip
+      FROM flow_events AS e
+     WHERE e.run_id = p_run_id AND e.subject_id = p_step_id AND e.event_type LIKE 'step\_%'
+     ORDER BY e.sequence DESC
+     LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT v_tip.event_type, v_tip.attempt, v_tip.sequence, v_tip.recorded_at,
+           EXISTS (SELECT FROM flow_events AS c
+                    WHERE c.run_id = p_run_id AND c.sequence > v_tip.sequence
+                      AND c.event_type = 'run_cancellation_requested');
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_step_tip(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_step_tip(text, text) IS 'The newest event of one step.';
+
+-- sql/functions/steps/flow_complete_step.sql
+-- flow_complete_step: records that an attempt has returned, in the transaction in which the step did
+-- its work, so that both take effect or neither does.
+-- Arguments: p_run_id; p_epoch, the fence; p_step_id; p_attempt, the attempt that returned;
+--   p_payload, the payload of step_completed.
+-- Returns one row. outcome: appended; lease_lost, run_terminal, run_not_found, invalid as of
+--   flow_append_many; superseded, when this is not, or not any more, the attempt that is waited for.
+--   Unless it is appended the caller rolls its transaction back. The head moves whatever the driver
+--   of the run knows of it: its next append is then refused once, and it reads what came.
+-- Locks: as flow_append_many, until the end of the transaction: call it last.
+-- SQLSTATEs: those of flow_append_many. Callers: worker.
+CREATE FUNCTION flow_complete_step(
+    p_run_id text, p_epoch bigint, p_step_id text, p_attempt integer, p_payload json
+) RETURNS TABLE (outcome text, head_sequence bigint, recorded_at timestamptz, detail json)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_tip record;
+    v_status text;
+    v_epoch bigint;
+BEGIN
+    PERFORM flow_lock_runs(ARRAY[p_run_id]);
+    SELECT r.status, r.lease_epoch INTO v_status, v_epoch
+      FROM flow_runs AS r
+     WHERE r.run_id = p_run_id;
+    -- whoever lost its lease hears that, and not what others made of the step meanwhile
+    IF v_epoch = p_epoch AND NOT flow_is_terminal(v_status) THEN
+        SELECT t.event_type, t.attempt, t.is_cancelled INTO v_tip
+          FROM flow_step_tip(p_run_id, p_step_id) AS t;
+        IF v_tip.event_type IS DISTINCT FROM 'step_started' OR v_tip.is_cancelled
+           OR v_tip.attempt IS DISTINCT FROM p_attempt
+        THEN
+            RETURN QUERY SELECT 'superseded', 0::bigint, flow_now(), NULL::json;
+            RETURN;
+        END IF;
+    END IF;
+    RETURN QUERY
+    SELECT a.outcome, a.head_sequence, a.recorded_at, a.detail
+      FROM flow_append_many((
+               '[{"run_id":' || to_json(p_run_id)::text || ',"epoch":' || p_epoch::text ||
+               ',"events":[{"type":"step_completed","subject":' || to_json(p_step_id)::text ||
+               ',"payload":' || p_payload::text || '}]}]')::json) AS a;
+END
+$$;
+
+-- Whether an attempt that was completed so, whose answer was lost, took effect. Waits until the
+-- transaction in doubt has ended: it holds the run lock. True also when another worker completed it.
+CREATE FUNCTION flow_step_completed(p_run_id text, p_step_id text)
+RETURNS TABLE (is_completed boolean, sequence bigint, recorded_at timestamptz)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM flow_lock_runs(ARRAY[p_run_id]);
+    RETURN QUERY
+    SELECT t.event_type = 'step_completed', t.sequence, t.recorded_at
+      FROM flow_step_tip(p_run_id, p_step_id) AS t;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_complete_step(text, bigint, text, integer, json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_step_completed(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_complete_step(text, bigint, text, integer, json)
+    IS 'Records that an attempt has returned, in the transaction of its work.';
+COMMENT ON FUNCTION flow_step_completed(text, text)
+    IS 'Whether a step is completed, once nobody is about to complete it.';
+
 -- sql/functions/wakeups/flow_due.sql
 -- flow_due: the earliest wakeups that are due, dispatched or not.
 -- Arguments: p_kind, one kind or null for all; p_until, due until then; p_limit.
@@ -6921,6 +7031,7 @@ AS $$
         ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7'),
         ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority')
     ), worker (name) AS (VALUES
+        ('flow_complete_step'), ('flow_step_completed'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'), ('flow_give_back'),
         ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),

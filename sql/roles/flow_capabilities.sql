@@ -25,6 +25,7 @@ AS $$
         ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7'),
         ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority')
     ), worker (name) AS (VALUES
+        ('flow_complete_step'), ('flow_step_completed'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'), ('flow_give_back'),
         ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),

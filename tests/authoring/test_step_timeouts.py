@@ -29,7 +29,7 @@ def sleeping(catch: type[Exception], **options: Any) -> Any:
     """A workflow whose step never ends, and that catches ``catch``."""
 
     def build(app: FlowApp) -> None:
-        @app.step(**options)
+        @app.step(**options)  # type: ignore[untyped-decorator]
         async def work() -> None:
             await asyncio.get_running_loop().create_future()
 

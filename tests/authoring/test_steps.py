@@ -24,7 +24,7 @@ def failing(error: Any, **options: Any) -> Any:
     """A workflow that awaits a step which raises, and says what it caught."""
 
     def build(app: FlowApp) -> None:
-        @app.step(**options)
+        @app.step(**options)  # type: ignore[untyped-decorator]
         async def work() -> None:
             raise error()
 

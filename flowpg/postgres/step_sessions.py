@@ -1,0 +1,314 @@
+"""Where the connections of transactional steps come from, and what the code of a step is given.
+
+They are apart from the connections of the store: a step may keep its transaction open while the
+appends of other runs, and its own heartbeat, go on. Each kind is opened in a transaction that is
+rolled back unless ``commit`` is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from flowpg.errors import InvalidArgument, StoreError, StoreUnavailable
+from flowpg.postgres.errors import connection_refused, is_driver_error
+from flowpg.postgres.pool import connection_options
+from flowpg.replay.runtime import TransactionKind
+
+Kind = TransactionKind
+
+MAX_CONNECTIONS = 8
+"""Transactional steps of one engine that are at work at once; more wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open transaction: what the code of the step gets, the connection that verbs are run on,
+    and how to commit. ``flush`` and ``commit`` are awaited where the session is asynchronous."""
+
+    given: Any
+    connection: Any
+    flush: Callable[[], Any]
+    commit: Callable[[], Any]
+
+
+class StepSessions:
+    """Opens transactions on the database of ``dsn``, or, where the application brings an engine of
+    SQLAlchemy (``engine``), on that."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        prepare: bool = True,
+        engine: Any = None,
+        max_size: int = MAX_CONNECTIONS,
+        timeout: float = 30.0,
+    ) -> None:
+        self._dsn = dsn
+        self._options = connection_options(dsn, prepare)
+        self._max_size = max_size
+        self._timeout = timeout
+        self._given_engine = engine
+        self._engine: Any = None
+        self._async_engine: Any = None
+        self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(max_size)
+        self._async_slots: asyncio.Semaphore | None = None
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._async_idle: list[psycopg.AsyncConnection[Any]] = []
+        self._closed = False
+
+    # -- for coroutines -------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def open(self, kind: Kind) -> AsyncIterator[Opened]:
+        """A transaction for a coroutine. StoreUnavailable if there is no connection."""
+        if self._closed:
+            raise StoreError("the engine is closed")
+        if kind != "psycopg":
+            async with self._open_alchemy(kind) as opened:
+                yield opened
+            return
+        if self._async_slots is None:
+            self._async_slots = asyncio.Semaphore(self._max_size)
+        async with self._async_slots:
+            connection = await self._async_connection()
+            try:
+                transaction = connection.transaction()
+                await transaction.__aenter__()
+                try:
+                    commit = functools.partial(transaction.__aexit__, None, None, None)
+                    yield Opened(connection, connection, _nothing_async, commit)
+                finally:
+                    if _open(connection):
+                        with contextlib.suppress(psycopg.Error):
+                            await transaction.__aexit__(psycopg.Rollback, psycopg.Rollback(), None)
+            finally:
+                connection.row_factory = psycopg.rows.tuple_row
+                if self._may_keep(connection):
+                    self._async_idle.append(connection)
+                else:
+                    connection.pgconn.finish()
+
+    async def _async_connection(self) -> psycopg.AsyncConnection[Any]:
+        while self._async_idle:
+            connection = self._async_idle.pop()
+            if self._may_keep(connection):
+                return connection
+            connection.pgconn.finish()
+        return await self._connect_async()
+
+    async def _connect_async(self) -> psycopg.AsyncConnection[Any]:
+        try:
+            connection = await psycopg.AsyncConnection.connect(
+                self._dsn, autocommit=True, **self._options
+            )
+            await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+        except psycopg.Error as error:
+            raise connection_refused(error) from None
+        return connection
+
+    @asynccontextmanager
+    async def _open_alchemy(self, kind: Kind) -> AsyncIterator[Opened]:
+        engine = self._alchemy_async()
+        try:
+            connection = await engine.connect()
+        except Exception as error:  # noqa: BLE001  those of any driver
+            raise _refused(error) from None
+        try:
+            transaction = await connection.begin()
+            commit = _alchemy_commit(transaction)
+            if kind == "connection":
+                yield Opened(connection, connection, _nothing_async, commit)
+                return
+            from sqlalchemy.ext.asyncio import AsyncSession
+
+            async with AsyncSession(bind=connection, expire_on_commit=False) as session:
+                yield Opened(session, connection, session.flush, commit)
+        finally:
+            await connection.close()
+
+    def _alchemy_async(self) -> Any:
+        if self._async_engine is None:
+            from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+            if isinstance(self._given_engine, AsyncEngine):
+                self._async_engine = self._given_engine
+            else:
+                self._async_engine = create_async_engine(
+                    "postgresql+psycopg://",
+                    async_creator=self._connect_plain_async,
+                    pool_size=self._max_size,
+                    max_overflow=0,
+                    pool_timeout=self._timeout,
+                    isolation_level="READ COMMITTED",
+                )
+        return self._async_engine
+
+    async def _connect_plain_async(self) -> psycopg.AsyncConnection[Any]:
+        return await psycopg.AsyncConnection.connect(self._dsn, **self._options)
+
+    # -- for threads ----------------------------------------------------------------------------
+
+    @contextmanager
+    def open_sync(self, kind: Kind) -> Iterator[Opened]:
+        """A transaction for a plain function, in the thread that runs it."""
+        if self._closed:
+            raise StoreError("the engine is closed")
+        if kind != "psycopg":
+            with self._open_alchemy_sync(kind) as opened:
+                yield opened
+            return
+        if not self._slots.acquire(timeout=self._timeout):
+            raise StoreUnavailable(
+                f"no connection for a transactional step became free within {self._timeout:g} s: "
+                f"all {self._max_size} are at work"
+            )
+        try:
+            connection = self._sync_connection()
+            try:
+                transaction = connection.transaction()
+                transaction.__enter__()
+                try:
+                    commit = functools.partial(transaction.__exit__, None, None, None)
+                    yield Opened(connection, connection, _nothing, commit)
+                finally:
+                    if _open(connection):
+                        with contextlib.suppress(psycopg.Error):
+                            transaction.__exit__(psycopg.Rollback, psycopg.Rollback(), None)
+            finally:
+                connection.row_factory = psycopg.rows.tuple_row
+                with self._lock:
+                    kept = self._may_keep(connection)
+                    if kept:
+                        self._idle.append(connection)
+                if not kept:
+                    connection.close()
+        finally:
+            self._slots.release()
+
+    def _sync_connection(self) -> psycopg.Connection[Any]:
+        with self._lock:
+            while self._idle:
+                connection = self._idle.pop()
+                if self._may_keep(connection):
+                    return connection
+                connection.close()
+        try:
+            connection = psycopg.connect(self._dsn, autocommit=True, **self._options)
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        except psycopg.Error as error:
+            raise connection_refused(error) from None
+        return connection
+
+    @contextmanager
+    def _open_alchemy_sync(self, kind: Kind) -> Iterator[Opened]:
+        engine = self._alchemy_sync()
+        try:
+            connecting = engine.connect()
+        except Exception as error:  # noqa: BLE001  those of any driver
+            raise _refused(error) from None
+        with connecting as connection:
+            transaction = connection.begin()
+            if kind == "connection":
+                yield Opened(connection, connection, _nothing, _alchemy_commit(transaction))
+                return
+            from sqlalchemy.orm import Session
+
+            with Session(bind=connection, expire_on_commit=False) as session:
+                yield Opened(session, connection, session.flush, _alchemy_commit(transaction))
+
+    def _alchemy_sync(self) -> Any:
+        with self._lock:
+            if self._engine is None:
+                from sqlalchemy import Engine, create_engine
+
+                if isinstance(self._given_engine, Engine):
+                    self._engine = self._given_engine
+                else:
+                    self._engine = create_engine(
+                        "postgresql+psycopg://",
+                        creator=lambda: psycopg.connect(self._dsn, **self._options),
+                        pool_size=self._max_size,
+                        max_overflow=0,
+                        pool_timeout=self._timeout,
+                        isolation_level="READ COMMITTED",
+                    )
+            return self._engine
+
+    # -- both -----------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close the connections that nobody uses; those at work when their step is over."""
+        self._closed = True
+        with self._lock:
+            idle: list[Any] = [*self._idle, *self._async_idle]
+            self._idle.clear()
+            self._async_idle.clear()
+        for connection in idle:
+            connection.pgconn.finish()
+        if self._engine is not None and self._engine is not self._given_engine:
+            await asyncio.to_thread(self._engine.dispose)
+        if self._async_engine is not None and self._async_engine is not self._given_engine:
+            await self._async_engine.dispose()
+
+    def _may_keep(self, connection: Any) -> bool:
+        idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
+        return idle and not connection.closed and not self._closed
+
+
+def check_kind(kind: object) -> None:
+    """InvalidArgument unless ``kind`` is one."""
+    if kind not in ("psycopg", "connection", "session"):
+        raise InvalidArgument('kind must be "psycopg", "connection" or "session"')
+
+
+def is_lost(connection: Any, error: BaseException) -> bool:
+    """Whether a driver's ``error`` means that ``connection`` is gone with its transaction."""
+    if not is_driver_error(error):
+        return False
+    if isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
+        return bool(connection.closed)
+    return bool(getattr(error, "connection_invalidated", False))
+
+
+def _open(connection: Any) -> bool:
+    states = (TransactionStatus.INTRANS, TransactionStatus.INERROR, TransactionStatus.ACTIVE)
+    return not connection.closed and connection.pgconn.transaction_status in states
+
+
+def _alchemy_commit(transaction: Any) -> Callable[[], Any]:
+    def commit() -> Awaitable[None] | None:
+        if not transaction.is_active:
+            raise InvalidArgument(
+                "the step has ended its transaction itself, so that it could not be committed "
+                "together with the step's completion; leave commit and rollback to flowpg"
+            )
+        done: Awaitable[None] | None = transaction.commit()
+        return done
+
+    return commit
+
+
+def _refused(error: BaseException) -> BaseException:
+    if not is_driver_error(error):
+        return error
+    return connection_refused(getattr(error, "orig", None) or error)
+
+
+def _nothing() -> None:
+    return None
+
+
+async def _nothing_async() -> None:
+    return None

@@ -1,0 +1,38 @@
+-- flow_step_tip: the newest event of one step, and whether a cancellation request came after it.
+-- Arguments: p_run_id, p_step_id. No row when the step was never created.
+-- A step that is at work began a short while ago, so the search from the end of the stream is over
+-- soon, however long the history is.
+-- Locks: none; who decides by the answer holds the run lock. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_step_tip(p_run_id text, p_step_id text)
+RETURNS TABLE (
+    event_type text, attempt integer, sequence bigint, recorded_at timestamptz, is_cancelled boolean
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_tip record;
+BEGIN
+    SELECT e.event_type, e.sequence, e.recorded_at,
+           CASE WHEN e.event_type = 'step_started'
+                THEN flow_json_get_text(e.payload, 'attempt')::integer END AS attempt
+      INTO v_tip
+      FROM flow_events AS e
+     WHERE e.run_id = p_run_id AND e.subject_id = p_step_id AND e.event_type LIKE 'step\_%'
+     ORDER BY e.sequence DESC
+     LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT v_tip.event_type, v_tip.attempt, v_tip.sequence, v_tip.recorded_at,
+           EXISTS (SELECT FROM flow_events AS c
+                    WHERE c.run_id = p_run_id AND c.sequence > v_tip.sequence
+                      AND c.event_type = 'run_cancellation_requested');
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_step_tip(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_step_tip(text, text) IS 'The newest event of one step.';
