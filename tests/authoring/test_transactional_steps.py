@@ -263,7 +263,7 @@ async def test_a_hand_written_runtime_has_the_same(
             return await step.transact(lambda connection: psycopg_async(connection, 1))
 
     class InThreads(ByHand):
-        def run_step(self, step: StepInvocation) -> Any:  # type: ignore[override]
+        def run_step(self, step: StepInvocation) -> Any:
             return step.transact_sync(lambda session: session_sync(session, 2), kind="session")
 
     for number, runtime in enumerate((ByHand(), InThreads())):
