@@ -4390,8 +4390,8 @@ REVOKE EXECUTE ON FUNCTION flow_step_tip(text, text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_step_tip(text, text) IS 'The newest event of one step.';
 
 -- sql/functions/steps/flow_complete_step.sql
--- flow_complete_step: records that an attempt has returned, in the transaction in which the step did
--- its work, so that both take effect or neither does.
+-- flow_complete_step: records that an attempt has returned, in the transaction in which the step
+-- did its work, so that both take effect or neither does.
 -- Arguments: p_run_id; p_epoch, the fence; p_step_id; p_attempt, the attempt that returned;
 --   p_payload, the payload of step_completed.
 -- Returns one row. outcome: appended; lease_lost, run_terminal, run_not_found, invalid as of
@@ -4437,7 +4437,8 @@ END
 $$;
 
 -- Whether an attempt that was completed so, whose answer was lost, took effect. Waits until the
--- transaction in doubt has ended: it holds the run lock. True also when another worker completed it.
+-- transaction in doubt has ended: it holds the run lock. True also when another worker completed
+-- the step.
 CREATE FUNCTION flow_step_completed(p_run_id text, p_step_id text)
 RETURNS TABLE (is_completed boolean, sequence bigint, recorded_at timestamptz)
 LANGUAGE plpgsql VOLATILE

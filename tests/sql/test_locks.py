@@ -50,6 +50,8 @@ VERBS = {
     "heartbeat": """flow_heartbeat('[{"run_id":"<r>","epoch":1}]', '1 minute')""",
     "release": "flow_release_run('<r>', 1, 1)",
     "give back": "flow_give_back('<r>', 1)",
+    "complete step": "flow_complete_step('<r>', 1, 's', 1, '{}')",
+    "step completed": "flow_step_completed('<r>', 's')",
     "enqueue due": "flow_enqueue_due()",
 }
 # These may be refused for what the other did, never for how they met.
