@@ -3,7 +3,7 @@
 -- Arguments: p_run_id; p_epoch, the fence; p_step_id; p_attempt, the attempt that returned;
 --   p_payload, the payload of step_completed.
 -- Returns one row. outcome: appended; lease_lost, run_terminal, run_not_found, invalid as of
---   flow_append_many; superseded, when this is not, or not any more, the attempt that is waited for.
+--   flow_append_many; superseded, when this attempt is not waited for, or not any more.
 --   Unless it is appended the caller rolls its transaction back. The head moves whatever the driver
 --   of the run knows of it: its next append is then refused once, and it reads what came.
 -- Locks: as flow_append_many, until the end of the transaction: call it last.
