@@ -26,6 +26,7 @@ QUESTIONS = {
     "recovery": "recovery",
     "idle": "idle",
     "storage": "storage",
+    "front-end": "front_end",
     "profile": "profile",
 }
 """Names of the questions, and the modules that answer them."""

@@ -35,6 +35,7 @@ TINY = {
     "recovery": "--runs 3 --lease 1",
     "idle": "--seconds 0.2 --rest 0",
     "storage": "--steps 2 --runs 10",
+    "front-end": "--steps 2 --runs 2 --rounds 1",
 }
 """Options that make a question small. ``profile`` needs a server of its own and is tested apart."""
 
