@@ -169,17 +169,17 @@ class FlowWorker:
         """Work until this run has ended, then stop; returns its snapshot. TimeoutError after
         ``timeout``; RunNotFound."""
         work = asyncio.ensure_future(self.run())
+        ended = asyncio.ensure_future(self.engine.wait(run_id, timeout))
         try:
-            async with asyncio.timeout(timeout.total_seconds() if timeout else None):
-                while not (await self.engine.run_info(run_id)).status.terminal:
-                    await asyncio.wait({work}, timeout=_BUSY_PAUSE)
-                    if work.done():
-                        work.result()
-                        break
+            await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return await ended
+            work.result()
+            return await self.engine.snapshot(run_id)
         finally:
+            ended.cancel()
             self.stop()
             await work
-        return await self.engine.snapshot(run_id)
 
     # -- claiming -------------------------------------------------------------------------------
 

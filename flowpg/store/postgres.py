@@ -6,6 +6,7 @@ raises the errors of ``flowpg.errors``. It runs no DDL and keeps no state in ses
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
@@ -35,6 +36,7 @@ from flowpg.model.records import (
 from flowpg.model.snapshot import RunStatus
 from flowpg.postgres import append_calls, reads, verbs
 from flowpg.postgres.calls import Call
+from flowpg.postgres.endings import EndNotices
 from flowpg.postgres.enlist import run_enlisted
 from flowpg.postgres.group_commit import GroupCommit
 from flowpg.postgres.pool import AsyncPool
@@ -55,8 +57,10 @@ class PostgresEventStore:
     PostgreSQL does; open a savepoint around the verb to be able to go on after one.
     """
 
-    def __init__(self, pool: AsyncPool) -> None:
+    def __init__(self, pool: AsyncPool, direct_dsn: str | None = None) -> None:
         self._pool = pool
+        self._direct_dsn = direct_dsn or pool.dsn
+        self._ends: EndNotices | None = None
         self._appends = GroupCommit(self._send)
 
     @classmethod
@@ -68,11 +72,13 @@ class PostgresEventStore:
         max_size: int = 4,
         prepare: bool = True,
         timeout: float = 30.0,
+        direct_dsn: str | None = None,
     ) -> Self:
         """Connect and verify the schema; nothing is created or changed.
 
         There are at most ``max_size`` connections; ``timeout`` is how many seconds a verb waits
-        for one that others use. ``prepare=False`` is for PgBouncer in transaction mode. Raises
+        for one that others use. ``prepare=False`` is for PgBouncer in transaction mode;
+        ``direct_dsn`` leads to the server past it, for who waits to be told of ends. Raises
         StoreUnavailable, PermissionDenied, or the SchemaError that says what to migrate.
         """
         pool = AsyncPool(
@@ -87,7 +93,7 @@ class PostgresEventStore:
         except BaseException:
             await pool.close()
             raise
-        return cls(pool)
+        return cls(pool, direct_dsn)
 
     @property
     def schema(self) -> str:
@@ -98,6 +104,12 @@ class PostgresEventStore:
     def dsn(self) -> str:
         """Where this store connects to; may hold a password."""
         return self._pool.dsn
+
+    def end_notices(self) -> EndNotices:
+        """Who tells of the ends of runs."""
+        if self._ends is None:
+            self._ends = EndNotices(self._direct_dsn, self._pool.schema)
+        return self._ends
 
     def session(self, *, dsn: str | None = None, timeout: float = 10.0) -> DirectSession:
         """A connection apart from the pool, for a thread of its own: to the same database, or by
@@ -372,4 +384,6 @@ class PostgresEventStore:
     async def close(self) -> None:
         """Wait for appends in flight and close the connections."""
         await self._appends.close()
+        if self._ends is not None:
+            await asyncio.to_thread(self._ends.close)
         await self._pool.close()

@@ -1158,6 +1158,26 @@ COMMENT ON COLUMN flow_idle_queues.idle_until
     IS 'Until when the hint is good; null when a notification has answered it.';
 COMMENT ON COLUMN flow_idle_queues.notified_at IS 'When the last notification was sent.';
 
+-- sql/tables/flow_run_waiters.sql
+-- flow_run_waiters: runs whose end somebody waits for, who wants to be told. Whatever ends a run
+-- takes its row away and notifies. Unlogged: after a crash of the server those who wait look by
+-- themselves, and say so again.
+CREATE UNLOGGED TABLE flow_run_waiters (
+    run_id text COLLATE "C" NOT NULL,
+    waited_until timestamptz NOT NULL,
+    CONSTRAINT flow_run_waiters_pkey PRIMARY KEY (run_id)
+) WITH (
+    -- a short-lived table: vacuum by count, never by a share of a size that is mostly zero
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 2000
+);
+
+COMMENT ON TABLE flow_run_waiters IS 'Runs whose end somebody wants to be told.';
+COMMENT ON COLUMN flow_run_waiters.run_id IS 'Id of the run.';
+COMMENT ON COLUMN flow_run_waiters.waited_until
+    IS 'Until when somebody waits, unless that is said again.';
+
 -- sql/tables/flow_dead_letters.sql
 -- flow_dead_letters: tasks that gave up, and why, until somebody redrives or removes them.
 -- The letter of a task by token holds no token: run and hook take its place when they are known.
@@ -1630,6 +1650,91 @@ REVOKE EXECUTE ON FUNCTION flow_notify_idle(text[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_channel() FROM PUBLIC;
 COMMENT ON FUNCTION flow_notify_idle(text[]) IS 'Tells idle listeners that queues have work.';
 COMMENT ON FUNCTION flow_channel() IS 'Name of the channel to listen on.';
+
+-- sql/functions/client/flow_await_run.sql
+-- flow_await_run: says that somebody waits for the end of a run, and whether it has ended already.
+--   flow_await_run(run, for)    asks to be told; to be repeated before p_for is over
+--   flow_ended_channel()        the name of the channel, for LISTEN on a direct connection
+--   flow_tell_ended(runs)       what ends runs calls: tells whoever waits for them
+-- What is notified is the first 16 digits of the MD5 of the run id. It may get lost, so whoever
+-- waits looks now and then. An end that is being committed while this is called is not told either:
+-- look once more a moment later.
+-- Arguments: p_run_id; p_for, at most ten minutes; p_run_ids, runs that this transaction has ended.
+-- Locks: rows of flow_run_waiters. SQLSTATEs: WF001, WF010.
+-- Callers: client, worker; flow_tell_ended: internal.
+CREATE FUNCTION flow_await_run(p_run_id text, p_for interval DEFAULT '1 minute') RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+DECLARE
+    v_now timestamptz := flow_now();
+    v_status text;
+BEGIN
+    IF p_for IS NULL OR p_for NOT BETWEEN interval '0' AND interval '10 minutes' THEN
+        PERFORM flow_raise_argument('p_for', 'it must be from nothing to ten minutes');
+    END IF;
+    SELECT r.status INTO v_status
+      FROM flow_runs AS r WHERE r.run_id = p_run_id AND r.head_sequence > 0;
+    IF NOT FOUND THEN
+        PERFORM flow_raise_not_found(p_run_id);
+    ELSIF flow_is_terminal(v_status) THEN
+        RETURN true;
+    END IF;
+    INSERT INTO flow_run_waiters AS w (run_id, waited_until)
+    VALUES (p_run_id, v_now + p_for)
+        ON CONFLICT (run_id) DO UPDATE SET waited_until = excluded.waited_until
+     WHERE w.waited_until < v_now + p_for / 2;
+    -- it may have ended between the look and the row
+    SELECT r.status INTO v_status FROM flow_runs AS r WHERE r.run_id = p_run_id;
+    IF coalesce(flow_is_terminal(v_status), true) THEN
+        DELETE FROM flow_run_waiters AS w WHERE w.run_id = p_run_id;
+        RETURN true;
+    END IF;
+    RETURN false;
+END
+$$;
+
+CREATE FUNCTION flow_tell_ended(p_run_ids text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_awaited text[];
+BEGIN
+    IF flow_is_repeatable() THEN
+        SELECT array_agg(w.run_id) INTO v_awaited
+          FROM flow_run_waiters AS w
+         WHERE w.run_id = ANY (p_run_ids) AND w.waited_until > flow_now();
+    ELSE
+        WITH gone AS (
+            DELETE FROM flow_run_waiters AS w
+             WHERE w.run_id = ANY (p_run_ids)
+            RETURNING w.run_id, w.waited_until
+        )
+        SELECT array_agg(g.run_id) INTO v_awaited FROM gone AS g WHERE g.waited_until > flow_now();
+    END IF;
+    PERFORM pg_notify(flow_ended_channel(), left(md5(u.run_id), 16))
+       FROM unnest(v_awaited) AS u (run_id);
+END
+$$;
+
+CREATE FUNCTION flow_ended_channel() RETURNS text
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $$
+    SELECT flow_channel() || '_ended'
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_await_run(text, interval) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_tell_ended(text[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_ended_channel() FROM PUBLIC;
+COMMENT ON FUNCTION flow_await_run(text, interval)
+    IS 'Says that somebody waits for the end of a run.';
+COMMENT ON FUNCTION flow_tell_ended(text[]) IS 'Tells whoever waits for the end of runs.';
+COMMENT ON FUNCTION flow_ended_channel() IS 'Name of the channel of runs that ended.';
 
 -- sql/types/flow_event_fact.sql
 -- flow_event_fact: what the projection needs to know of one stored event.
@@ -2295,6 +2400,10 @@ BEGIN
         PERFORM flow_project_wakeups(p_events, v_flags, v_run_ids);
     END IF;
     PERFORM flow_project_runs(v_changes);
+    IF v_flags & 32 <> 0 THEN
+        PERFORM flow_tell_ended(ARRAY(
+            SELECT c.run_id FROM unnest(v_changes) AS c WHERE c.terminal_status IS NOT NULL));
+    END IF;
 END
 $$;
 
@@ -4628,7 +4737,8 @@ COMMENT ON FUNCTION flow_dispose_expired_hooks(timestamptz, integer, text)
 --   p_workflows and p_steps it knows, null for all; p_slots, p_running; p_every; p_builds whose
 --   runs it drives, null for all; p_accept_unpinned, whether it drives runs of no build.
 -- No lease depends on it: it is what operators and waiting_for read. Workers that missed their
---   beats for a day are forgotten by the next beat of any.
+--   beats for a day are forgotten by the next beat of any, and so is who waited for a run an hour
+--   ago.
 -- Locks: rows of flow_workers. SQLSTATEs: WF010. Callers: worker; flow_live_workers: all.
 CREATE FUNCTION flow_worker_beat(
     p_worker_id text, p_build text, p_host text, p_pid integer, p_queues text[],
@@ -4662,6 +4772,11 @@ BEGIN
           USING (SELECT f.worker_id FROM flow_workers AS f
                   WHERE f.last_beat < v_now - interval '1 day' FOR UPDATE SKIP LOCKED) AS old
           WHERE w.worker_id = old.worker_id;
+    -- left by who asked in the moment in which the end was committed
+    DELETE FROM flow_run_waiters AS w
+          USING (SELECT f.run_id FROM flow_run_waiters AS f
+                  WHERE f.waited_until < v_now - interval '1 hour' FOR UPDATE SKIP LOCKED) AS old
+          WHERE w.run_id = old.run_id;
 END
 $$;
 
@@ -7030,7 +7145,8 @@ AS $$
         ('flow_force_cancel'), ('flow_terminate_for_timeout'),
         ('flow_terminate_for_host_shutdown'), ('flow_record_progress'),
         ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7'),
-        ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority')
+        ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority'),
+        ('flow_await_run'), ('flow_ended_channel')
     ), worker (name) AS (VALUES
         ('flow_complete_step'), ('flow_step_completed'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
@@ -7092,6 +7208,7 @@ AS $$
         ('client', 'flow_lanes', 'SELECT, INSERT, UPDATE'),
         ('client', 'flow_marks', 'SELECT, INSERT, UPDATE'),
         ('client', 'flow_idle_queues', 'SELECT, UPDATE'),
+        ('client', 'flow_run_waiters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('client', 'flow_dead_letters', 'SELECT'),
         ('client', 'flow_finished_tasks', 'SELECT'),
         ('client', 'flow_workers', 'SELECT'),
@@ -7105,6 +7222,7 @@ AS $$
         ('worker', 'flow_lanes', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_marks', 'SELECT, INSERT, UPDATE'),
         ('worker', 'flow_idle_queues', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_run_waiters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_dead_letters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_finished_tasks', 'SELECT, INSERT, DELETE'),
         ('worker', 'flow_workers', 'SELECT, INSERT, UPDATE, DELETE')

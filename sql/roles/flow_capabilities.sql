@@ -23,7 +23,8 @@ AS $$
         ('flow_force_cancel'), ('flow_terminate_for_timeout'),
         ('flow_terminate_for_host_shutdown'), ('flow_record_progress'),
         ('flow_link_child_operation'), ('flow_wake_run'), ('flow_uuid7'),
-        ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority')
+        ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority'),
+        ('flow_await_run'), ('flow_ended_channel')
     ), worker (name) AS (VALUES
         ('flow_complete_step'), ('flow_step_completed'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
@@ -85,6 +86,7 @@ AS $$
         ('client', 'flow_lanes', 'SELECT, INSERT, UPDATE'),
         ('client', 'flow_marks', 'SELECT, INSERT, UPDATE'),
         ('client', 'flow_idle_queues', 'SELECT, UPDATE'),
+        ('client', 'flow_run_waiters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('client', 'flow_dead_letters', 'SELECT'),
         ('client', 'flow_finished_tasks', 'SELECT'),
         ('client', 'flow_workers', 'SELECT'),
@@ -98,6 +100,7 @@ AS $$
         ('worker', 'flow_lanes', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_marks', 'SELECT, INSERT, UPDATE'),
         ('worker', 'flow_idle_queues', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_run_waiters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_dead_letters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_finished_tasks', 'SELECT, INSERT, DELETE'),
         ('worker', 'flow_workers', 'SELECT, INSERT, UPDATE, DELETE')

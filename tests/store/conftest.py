@@ -45,7 +45,7 @@ EMPTY = """
     TRUNCATE flowpg.flow_events, flowpg.flow_runs, flowpg.flow_active_hooks,
              flowpg.scheduled_wakeups, flowpg.flow_tasks, flowpg.flow_lanes, flowpg.flow_marks,
              flowpg.flow_dead_letters, flowpg.flow_workers, flowpg.flow_queues,
-             flowpg.flow_idle_queues, flowpg.flow_finished_tasks;
+             flowpg.flow_idle_queues, flowpg.flow_run_waiters, flowpg.flow_finished_tasks;
     ALTER TABLE flowpg.flow_events ENABLE TRIGGER USER;
     COMMIT;
 """

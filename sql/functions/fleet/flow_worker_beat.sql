@@ -6,7 +6,8 @@
 --   p_workflows and p_steps it knows, null for all; p_slots, p_running; p_every; p_builds whose
 --   runs it drives, null for all; p_accept_unpinned, whether it drives runs of no build.
 -- No lease depends on it: it is what operators and waiting_for read. Workers that missed their
---   beats for a day are forgotten by the next beat of any.
+--   beats for a day are forgotten by the next beat of any, and so is who waited for a run an hour
+--   ago.
 -- Locks: rows of flow_workers. SQLSTATEs: WF010. Callers: worker; flow_live_workers: all.
 CREATE FUNCTION flow_worker_beat(
     p_worker_id text, p_build text, p_host text, p_pid integer, p_queues text[],
@@ -40,6 +41,11 @@ BEGIN
           USING (SELECT f.worker_id FROM flow_workers AS f
                   WHERE f.last_beat < v_now - interval '1 day' FOR UPDATE SKIP LOCKED) AS old
           WHERE w.worker_id = old.worker_id;
+    -- left by who asked in the moment in which the end was committed
+    DELETE FROM flow_run_waiters AS w
+          USING (SELECT f.run_id FROM flow_run_waiters AS f
+                  WHERE f.waited_until < v_now - interval '1 hour' FOR UPDATE SKIP LOCKED) AS old
+          WHERE w.run_id = old.run_id;
 END
 $$;
 

@@ -1,0 +1,46 @@
+"""Waiting for the end of a run that others drive."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from flowpg.errors import RunNotFound
+from flowpg.fleet.worker import FlowWorker
+from tests.engine.support import SPEC, EngineStore, Script, echo, one_step
+
+
+async def test_a_wait_ends_with_the_run(engine_store: EngineStore) -> None:
+    client = await engine_store.engine(None)
+    engine = await engine_store.engine(Script(one_step(input=1), {"work": echo}))
+    run_id = await client.start(SPEC)
+    waits = [asyncio.ensure_future(client.wait(run_id)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert await FlowWorker(engine).run_until_idle() == 1
+    async with asyncio.timeout(30):
+        for wait in waits:
+            assert (await wait).output == 1
+        assert (await client.wait(run_id, timedelta(0))).output == 1
+
+
+async def test_a_wait_gives_up_in_time_and_knows_when_there_is_no_run(
+    engine_store: EngineStore,
+) -> None:
+    client = await engine_store.engine(None)
+    run_id = await client.start(SPEC)
+    with pytest.raises(TimeoutError, match=r"has not ended within 0\.05 s"):
+        await client.wait(run_id, timedelta(seconds=0.05))
+    with pytest.raises(RunNotFound):
+        await client.wait("none")
+
+
+async def test_a_wait_that_is_cancelled_leaves_nothing_behind(engine_store: EngineStore) -> None:
+    client = await engine_store.engine(None)
+    run_id = await client.start(SPEC)
+    wait = asyncio.ensure_future(client.wait(run_id))
+    await asyncio.sleep(0.05)
+    wait.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await wait
+    await client.force_cancel(run_id)
+    assert (await client.wait(run_id)).terminal
