@@ -19,7 +19,7 @@ from benchmarks.harness.contestant import Contestant
 from benchmarks.harness.result import Result, Sample, rounded
 from benchmarks.harness.tables import call, fill, middle, old_snapshot, session, timed
 from flowpg.model.records import Append, RunLease
-from flowpg.postgres import append_calls, verbs
+from flowpg.postgres import append_calls, claim_calls
 
 LEASE = timedelta(minutes=10)
 RELEASE_AT_ONCE = 100
@@ -67,7 +67,9 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
 
 def claimed(connection: psycopg.Connection[Any], limit: int) -> list[RunLease]:
     """Claim up to ``limit`` runs."""
-    found: list[RunLease] = call(connection, verbs.claim_runs("default", limit, "bench", LEASE))
+    found: list[RunLease] = call(
+        connection, claim_calls.claim_runs("default", limit, "bench", LEASE)
+    )
     return found
 
 

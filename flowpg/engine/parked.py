@@ -47,9 +47,29 @@ class ParkedRuns:
 async def load_claimed(
     store: FlowEventStore, parked: ParkedRuns, leases: Sequence[RunLease]
 ) -> dict[str, tuple[LoadedRun, RunTip | None]]:
-    """Read all runs of a claim in one call: of those that are parked only what is new, and the last
-    event that is known, to be recognised."""
-    tips = {lease.run_id: parked.take(lease.run_id) for lease in leases}
-    after = [tip.stored - 1 if tip is not None else 0 for tip in tips.values()]
-    loaded = await store.load_runs(list(tips), after)
-    return {run_id: (run, tips[run_id] if run.after else None) for run_id, run in loaded.items()}
+    """Read the runs of a claim that did not come with it, in one call: of those that are parked
+    only what is new, and the last event that is known, to be recognised."""
+    found: dict[str, tuple[LoadedRun, RunTip | None]] = {}
+    tips: dict[str, RunTip | None] = {}
+    for lease in leases:
+        tip = parked.take(lease.run_id)
+        loaded, lease.loaded = lease.loaded, None
+        if loaded is None:
+            tips[lease.run_id] = tip
+        else:
+            found[lease.run_id] = (loaded, tip if tip and _only_news(loaded, tip) else None)
+    if tips:
+        after = [tip.stored - 1 if tip is not None else 0 for tip in tips.values()]
+        for run_id, run in (await store.load_runs(list(tips), after)).items():
+            found[run_id] = (run, tips[run_id] if run.after else None)
+    return found
+
+
+def _only_news(loaded: LoadedRun, tip: RunTip) -> bool:
+    """Leave of a whole history what a read after the tip would have brought. False, and it stays
+    whole, where that is all of it, or where the tip is ahead of it."""
+    if not 1 < tip.stored <= len(loaded.history):
+        return False
+    loaded.after = tip.stored - 1
+    del loaded.history[: loaded.after]
+    return True

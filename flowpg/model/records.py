@@ -126,7 +126,7 @@ class RunLease:
     """The right to drive one run until it expires or is lost. ``epoch`` is the fence.
 
     ``wakes`` is how often the run had been woken when this was last read; ``now`` the store's
-    clock at that moment.
+    clock at that moment. ``loaded`` is the run's whole history, if the claim has read it.
     """
 
     run_id: str
@@ -136,6 +136,7 @@ class RunLease:
     now: datetime
     task_id: int = 0
     attempts: int = 0
+    loaded: LoadedRun | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,23 @@ class WorkflowSpec(BaseModel):
             runtime=WorkflowRuntime(entrypoint=entrypoint or name, export_name=export_name),
         )
 
+    @classmethod
+    def read(cls, wire: Any) -> WorkflowSpec:
+        """The spec that a ``run_created`` event holds, checked. ValidationError or InvalidWorkflow.
+
+        The runs of a workflow share one object: there are few specs and many runs.
+        """
+        key = repr(wire)
+        spec = _read.get(key)
+        if spec is None:
+            spec = cls.model_validate(wire)
+            spec.check()
+            if not (spec.model_extra or spec.runtime.model_extra) and len(key) <= _LONGEST_KEY:
+                if len(_read) >= _MAX_READ:
+                    _read.clear()
+                _read[key] = spec
+        return spec
+
     def with_runtime_build(self, build: str) -> WorkflowSpec:
         """The same spec, pinned: only engines that admit ``build`` may replay its runs."""
         return self.model_copy(update={"runtime_build": build})
@@ -87,3 +104,9 @@ class WorkflowSpec(BaseModel):
         if self.runtime_build is not None:
             shape["runtime_build"] = self.runtime_build
         return {**shape, **(self.model_extra or {})}
+
+
+# Of specs without members of their own, which are as unchangeable as they look.
+_read: dict[str, WorkflowSpec] = {}
+_MAX_READ = 1024
+_LONGEST_KEY = 2048

@@ -25,6 +25,9 @@ from flowpg.model.records import LoadedRun
 from flowpg.model.snapshot import RunStatus
 from flowpg.postgres.calls import Call, Function, Row, array_text, time_text, utc, utc_or_none
 
+STATUSES = {status.value: status for status in RunStatus}
+"""The status of a run by its name in the database."""
+
 _RUN = (
     "run_id",
     "workflow_name",
@@ -88,10 +91,10 @@ def load_runs(
             run_id: LoadedRun(
                 run_id,
                 head,
-                RunStatus(status),
+                STATUSES[status],
                 wakes or 0,
                 utc(now),
-                _history(run_id, events),
+                history_of(run_id, events),
                 known.get(run_id, 0),
             )
             for run_id, head, status, wakes, now, events in rows
@@ -99,6 +102,24 @@ def load_runs(
 
     sequences = None if after is None else array_text([str(known[run_id]) for run_id in run_ids])
     return Call(_LOAD_RUNS, (array_text(run_ids), sequences), read)
+
+
+def history_of(run_id: str, events: str) -> list[FlowEventEnvelope]:
+    """The events in a text of ``flow_load_runs``. SerializationError if it cannot be read."""
+    decoded: list[list[Any]] = jsontext.decode(events, f"the history of run {run_id!r}")
+    moment = datetime.fromisoformat
+    return [
+        FlowEventEnvelope(
+            run_id,
+            sequence,
+            event_id,
+            moment(recorded_at),
+            event_type,
+            data=data,
+            schema_version=version[0] if version else None,
+        )
+        for sequence, event_type, event_id, recorded_at, data, *version in decoded
+    ]
 
 
 def history_page(run_id: str, after: int, limit: int) -> Call[list[FlowEventEnvelope]]:
@@ -229,23 +250,6 @@ def next_wakeup() -> Call[ScheduledWakeup | None]:
 def now() -> Call[datetime]:
     """The database's clock."""
     return Call(_NOW, (), lambda rows: utc(rows[0][0]))
-
-
-def _history(run_id: str, events: str) -> list[FlowEventEnvelope]:
-    decoded: list[list[Any]] = jsontext.decode(events, f"the history of run {run_id!r}")
-    moment = datetime.fromisoformat
-    return [
-        FlowEventEnvelope(
-            run_id,
-            sequence,
-            event_id,
-            moment(recorded_at),
-            event_type,
-            data=data,
-            schema_version=version[0] if version else None,
-        )
-        for sequence, event_type, event_id, recorded_at, data, *version in decoded
-    ]
 
 
 def _run_row(row: Row) -> RunRow:

@@ -19,7 +19,6 @@ from flowpg.model.arguments import (
     check_lease,
     check_limit,
     check_progress,
-    check_queues,
     check_start,
     check_text,
     check_time,
@@ -32,7 +31,6 @@ from flowpg.model.ids import check_id, check_run_id, check_token
 from flowpg.model.inspection import ScheduledWakeup, WakeupKind
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import (
-    Capabilities,
     Heartbeat,
     RunLease,
     StartOutcome,
@@ -40,7 +38,7 @@ from flowpg.model.records import (
     StartResult,
     VerbResult,
 )
-from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text, time_text, utc
+from flowpg.postgres.calls import Call, Function, Row, interval_text, time_text, utc
 
 R = TypeVar("R")
 
@@ -72,11 +70,6 @@ _LINK_CHILD = Function("flow_link_child_operation", ("text", "json"), _VERB)
 _WAKE_RUN = Function("flow_wake_run", ("text",), ("1",))
 _ACQUIRE_RUN = Function(
     "flow_acquire_run", ("text", "text", "interval"), ("epoch", "wakes", "head_sequence", "db_now")
-)
-_CLAIM_TASKS = Function(
-    "flow_claim_tasks",
-    ("text[]", "integer", "text", "interval", "text[]", "boolean", "text[]", "integer"),
-    ("run_id", "epoch", "wakes", "head_sequence", "db_now", "task_id", "attempts"),
 )
 _HEARTBEAT = Function(
     "flow_heartbeat", ("json", "interval"), ("run_id", "held", "wakes", "head_sequence")
@@ -209,34 +202,6 @@ def acquire_run(run_id: str, owner: str, lease: timedelta) -> Call[RunLease | No
     check_run_id(run_id)
     values = (run_id, check_id(owner, "lease owner"), interval_text(check_lease(lease)))
     return Call(_ACQUIRE_RUN, values, read)
-
-
-def claim_runs(
-    queues: str | Sequence[str],
-    limit: int,
-    owner: str,
-    lease: timedelta,
-    capabilities: Capabilities | None = None,
-) -> Call[list[RunLease]]:
-    """Take the leases of runs that have work to do."""
-
-    def read(rows: Sequence[Row]) -> list[RunLease]:
-        return [
-            RunLease(run_id, epoch, wakes, head, utc(now), task_id, attempts)
-            for run_id, epoch, wakes, head, now, task_id, attempts in rows
-        ]
-
-    check_id(owner, "lease owner")
-    may = capabilities or Capabilities()
-    values = (
-        array_text(check_queues(queues)),
-        *(str(check_limit(limit)), owner, interval_text(check_lease(lease))),
-        None if may.builds is None else array_text(may.builds),
-        "true" if may.accept_unpinned else "false",
-        None if may.workflows is None else array_text(may.workflows),
-        str(may.max_crashes),
-    )
-    return Call(_CLAIM_TASKS, values, read)
 
 
 def heartbeat(leases: Sequence[RunLease], lease: timedelta) -> Call[list[Heartbeat]]:

@@ -34,7 +34,7 @@ from flowpg.model.records import (
     VerbResult,
 )
 from flowpg.model.snapshot import RunStatus
-from flowpg.postgres import append_calls, reads, verbs
+from flowpg.postgres import append_calls, claim_calls, reads, verbs
 from flowpg.postgres.calls import Call
 from flowpg.postgres.endings import EndNotices
 from flowpg.postgres.enlist import run_enlisted
@@ -269,7 +269,7 @@ class PostgresEventStore:
         capabilities: Capabilities | None = None,
     ) -> list[RunLease]:
         """Leases of runs that have work to do."""
-        return await self._run(verbs.claim_runs(queues, limit, owner, lease, capabilities))
+        return await self._run(claim_calls.claim_runs(queues, limit, owner, lease, capabilities))
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:
         """Extend leases."""

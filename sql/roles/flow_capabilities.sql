@@ -28,8 +28,8 @@ AS $$
     ), worker (name) AS (VALUES
         ('flow_complete_step'), ('flow_step_completed'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
-        ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'), ('flow_give_back'),
-        ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),
+        ('flow_claim_runs'), ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'),
+        ('flow_give_back'), ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),
         ('flow_release_tasks'), ('flow_requeue_expired'), ('flow_dead_letter'), ('flow_redrive'),
         ('flow_pause_queue'), ('flow_resume_queue'), ('flow_set_queue_limits'),
         ('flow_listen_hint'), ('flow_worker_beat'), ('flow_worker_gone')

@@ -153,7 +153,7 @@ class Storm:
                 case "cut":
                     place.cut()
                 case "reply":
-                    place.cut(self.random.choice(("flow_append_batch", "flow_claim_tasks")))
+                    place.cut(self.random.choice(("flow_append_batch", "flow_claim_runs")))
                 case _:
                     self._later(place.deploy())
 

@@ -12,6 +12,7 @@ from flowpg.fleet.worker import FlowWorker
 from flowpg.model.commands import Decision
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
+from flowpg.postgres import claim_calls
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import StepInvocation
 from tests.engine.support import MINUTE, SPEC, EngineStore, Script, echo, wrapping
@@ -58,9 +59,13 @@ async def engine_with(store: EngineStore, places: int, counting: Counting) -> Fl
 
 
 @pytest.mark.parametrize("places", [0, 1, 1000])
+@pytest.mark.parametrize("short", [0, 3, 1000])
 async def test_how_many_runs_are_kept_changes_nothing_but_what_is_read(
-    engine_store: EngineStore, places: int
+    engine_store: EngineStore, places: int, short: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(claim_calls, "SHORT_HISTORY", short)
+    if engine_store.name == "memory":
+        short = 0  # that store reads nothing with a claim
     counting = Counting()
     engine = await engine_with(engine_store, places, counting)
     worker = FlowWorker(engine, concurrency=50)
@@ -78,10 +83,11 @@ async def test_how_many_runs_are_kept_changes_nothing_but_what_is_read(
         assert snapshot.status is RunStatus.COMPLETED
         assert snapshot.output == [[run_id, number] for number in range(3)]
     known = [after for _, afters in counting.loads for after in afters or ()]
-    assert any(known) is bool(places)
+    assert any(known) is (places > 0 and short < 1000)
     if places == 1000:
-        # Each run was read from its beginning once, and after that only from where it stood.
-        assert sum(after == 0 for after in known) == len(runs)
+        # Each run was read from its beginning once, by the claim if that reads short histories, and
+        # after that only from where it stood.
+        assert sum(after == 0 for after in known) == (0 if short else len(runs))
 
 
 async def test_what_is_kept_is_what_the_history_says(engine_store: EngineStore) -> None:

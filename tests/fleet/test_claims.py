@@ -14,6 +14,7 @@ from flowpg.fleet.liveness import served
 from flowpg.fleet.pacing import Pace
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.snapshot import RunStatus
+from flowpg.postgres import claim_calls
 from flowpg.store.postgres import PostgresEventStore
 from tests.engine.support import (
     LEASE,
@@ -130,8 +131,9 @@ async def test_what_is_claimed_while_the_worker_is_told_to_stop_is_given_back_at
 
 @pytest.mark.parametrize("kind", [SerializationError, StoreUnavailable, ValueError])
 async def test_one_run_that_cannot_be_read_strands_none_of_those_claimed_with_it(
-    engine_store: EngineStore, kind: type[Exception]
+    engine_store: EngineStore, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(claim_calls, "SHORT_HISTORY", 0)  # none comes with the claim
     poisoned = ""
 
     async def fail(name: str, args: Any) -> None:

@@ -31,6 +31,7 @@ def acting_as(db: Database, role: str) -> Connection:
 WORKER = """
 SELECT flow_start('{"name":"w","version":"1"}', '1', 'w1');
 SELECT flow_claim_tasks('default', 1, 'me', '1 minute');
+SELECT flow_claim_runs('{default}', 1, 'me', '1 minute');
 SELECT flow_append_many('[{"run_id":"w1","epoch":1,"events":[{"type":"run_started"},
   {"type":"wait_created","subject":"w","due_in_us":0},
   {"type":"hook_created","subject":"h","due_in_us":0,"payload":{"token":"t","metadata":{}}}]}]');

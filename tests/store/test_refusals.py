@@ -135,7 +135,7 @@ async def test_a_client_role_starts_and_signals_but_drives_nothing(
         assert (await store.start(request())).applied
         assert (await store.request_cancellation("r")).applied
         assert await types(store) == ["run_created", "run_cancellation_requested"]
-        with pytest.raises(PermissionDenied, match="flow_claim_tasks"):
+        with pytest.raises(PermissionDenied, match="flow_claim_runs"):
             await store.claim_runs("default", 1, "me", MINUTE)
 
 

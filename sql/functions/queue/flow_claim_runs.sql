@@ -1,0 +1,64 @@
+-- flow_claim_runs: takes leases of runs of some queues, and reads the short histories, those of new
+--   runs first of all, in the same call.
+-- Arguments: p_queues to p_max_crashes as in flow_claim_tasks; p_events, the longest history that
+--   is read: others are left to flow_load_runs.
+-- Returns one row a run, as flow_claim_tasks orders them; db_now as events write times; status and
+--   events as flow_load_runs returns them, both null for a longer history.
+-- The histories are read by a statement of its own, under the run locks of the claim: each ends at
+--   the head that was claimed.
+-- Locks and SQLSTATEs: as flow_claim_tasks. Callers: worker.
+CREATE FUNCTION flow_claim_runs(
+    p_queues text[], p_limit integer, p_owner text, p_lease interval,
+    p_builds text[] DEFAULT NULL, p_accept_unpinned boolean DEFAULT true,
+    p_workflows text[] DEFAULT NULL, p_max_crashes integer DEFAULT 3, p_events bigint DEFAULT 8
+) RETURNS TABLE (
+    run_id text, epoch bigint, wakes bigint, head_sequence bigint, db_now text, task_id bigint,
+    attempts integer, status text, events text
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_mergejoin = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_runs text[];
+    v_epochs bigint[];
+    v_wakes bigint[];
+    v_heads bigint[];
+    v_tasks bigint[];
+    v_attempts integer[];
+    v_short text[];
+    v_now text;
+BEGIN
+    SELECT array_agg(c.run_id), array_agg(c.epoch), array_agg(c.wakes), array_agg(c.head_sequence),
+           array_agg(c.task_id), array_agg(c.attempts),
+           array_agg(c.run_id) FILTER (WHERE c.head_sequence <= p_events),
+           flow_time_text(min(c.db_now))
+      INTO v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts, v_short, v_now
+      FROM flow_claim_tasks(p_queues, p_limit, p_owner, p_lease, p_builds, p_accept_unpinned,
+                            p_workflows, p_max_crashes) AS c;
+    IF v_runs IS NULL THEN
+        RETURN;
+    END IF;
+    IF v_short IS NULL THEN
+        RETURN QUERY
+        SELECT u.run_id, u.epoch, u.wakes, u.head_sequence, v_now, u.task_id, u.attempts,
+               NULL::text, NULL::text
+          FROM unnest(v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts)
+               AS u (run_id, epoch, wakes, head_sequence, task_id, attempts);
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT u.run_id, u.epoch, u.wakes, u.head_sequence, v_now, u.task_id, u.attempts, l.status,
+           l.events
+      FROM unnest(v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts)
+           WITH ORDINALITY AS u (run_id, epoch, wakes, head_sequence, task_id, attempts, place)
+      LEFT JOIN flow_load_runs(v_short) AS l ON l.run_id = u.run_id
+     ORDER BY u.place;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_claim_runs(text[], integer, text, interval, text[], boolean, text[],
+    integer, bigint) FROM PUBLIC;
+COMMENT ON FUNCTION flow_claim_runs(text[], integer, text, interval, text[], boolean, text[],
+    integer, bigint) IS 'Takes leases of runs of some queues and reads the short histories.';
