@@ -5,13 +5,12 @@ calls included; asynchronous generators are closed. A run completes only when ev
 has settled, because a step's outcome belongs to the run; a run that fails or is cancelled does not
 wait for them.
 
-A run that was asked to cancel can end cancelled or failed, and in no other way: a workflow that
-catches the cancellation and returns all the same ends cancelled, and its result is not kept.
+A run that was asked to cancel ends as its workflow says: cancelled if that lets the cancellation
+pass, completed if it catches it and returns, or had returned before it saw the request.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from flowpg.authoring.failures import failure_text
@@ -27,8 +26,6 @@ from flowpg.model.snapshot import WorkflowRunSnapshot
 if TYPE_CHECKING:
     from flowpg.authoring.tasks import RunTask
     from flowpg.authoring.turns import RunTurns
-
-logger = logging.getLogger("flowpg.authoring")
 
 
 class Ending:
@@ -78,7 +75,7 @@ class Ending:
         ledger = self._turns.ledger
         end = self._end()
         if isinstance(end, Complete) and ledger.steps:
-            return tuple(ledger.open_steps(snapshot))
+            return (*ledger.closings(), *ledger.open_steps(snapshot))
         self.final = True
         self._turns.loop.report_unseen()
         return (*ledger.reports(), end)
@@ -96,16 +93,11 @@ class Ending:
         error = main.exception()
         if error is not None:
             return self._failed(error)
-        if cancelling:
-            if not self._turns.loop.replaying:
-                logger.warning(
-                    "run %r was asked to cancel and returned a result; it ends cancelled, the "
-                    "result is not kept",
-                    self._turns.run_id,
-                )
-            return Cancel()
         try:
-            return Complete(output=self._turns.definition.codec.encode_result(main.result()))
+            return Complete(
+                output=self._turns.definition.codec.encode_result(main.result()),
+                despite_cancellation=cancelling,
+            )
         except SerializationError as refused:
             return Fail(error=failure_text(refused))
 

@@ -10,24 +10,34 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from flowpg.authoring.operations import (
     HookOperation,
+    Note,
     Operation,
-    ProgressOperation,
     StepOperation,
     TimerOperation,
     recorded_as,
 )
 from flowpg.errors import NonDeterministic
 from flowpg.model.commands import RuntimeCommand, ScheduleSteps
-from flowpg.model.events import RUN_PROGRESS_RECORDED, FlowEventEnvelope
+from flowpg.model.events import (
+    PATCH_RECORDED,
+    RUN_ATTRIBUTES_SET,
+    RUN_PROGRESS_RECORDED,
+    WAIT_CANCELLED,
+    FlowEventEnvelope,
+)
 from flowpg.model.snapshot import WorkflowRunSnapshot
+
+# A client reports progress too; a patch whose old branch is gone needs no call any more.
+_TOLERATED = frozenset({RUN_PROGRESS_RECORDED, PATCH_RECORDED})
 
 
 class Ledger:
-    """Calls that are made and not recorded, and calls that are recorded and open."""
+    """Calls that are made and not recorded, calls that are recorded and open, and among those of
+    the latter kind the ones that workflow code gave up and the history has not closed yet."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -35,6 +45,7 @@ class Ledger:
         self.timers: dict[str, TimerOperation] = {}
         self.hooks: dict[str, HookOperation] = {}
         self._made: deque[Operation] = deque()
+        self._given_up: dict[tuple[str, str], Operation] = {}
 
     # -- workflow code --------------------------------------------------------------------------
 
@@ -42,18 +53,28 @@ class Ledger:
         """Workflow code made this call."""
         self._made.append(operation)
 
+    def give_up(self, operation: Operation) -> None:
+        """Nobody waits for this call any more: if the history holds it, it is to be closed. One
+        that is given up before it is recorded never will be."""
+        if operation.recorded and self._open(operation).pop(operation.id, None) is not None:
+            self._given_up[operation.kind, operation.id] = operation
+
     # -- the history ----------------------------------------------------------------------------
 
     def record(self, event: FlowEventEnvelope) -> None:
         """The history recorded a call. NonDeterministic unless it is the next one made."""
         operation = self._next()
-        if event.type == RUN_PROGRESS_RECORDED and not (
-            isinstance(operation, ProgressOperation) and operation.id == event.subject
+        if event.type in _TOLERATED and not (
+            isinstance(operation, Note)
+            and operation.event_type == event.type
+            and operation.id == event.subject
         ):
-            return  # a client reports progress too
+            return
         if operation is None:
             self._differs(event, "but the code makes no further call")
-        if type(operation).event_type != event.type or operation.id != event.subject:
+        if type(operation).event_type != event.type or (
+            operation.id != event.subject and event.type != RUN_ATTRIBUTES_SET
+        ):
             self._differs(event, f"found {operation}, called at {operation.site}")
         difference = operation.difference(event.data)
         if difference is not None:
@@ -68,16 +89,33 @@ class Ledger:
             self.hooks[operation.id] = operation
 
     def take_step(self, step_id: str) -> StepOperation | None:
-        """The step whose outcome the history holds."""
+        """The step whose outcome the history holds, None if nobody waits for it."""
+        self._settled("step", step_id)
         return self.steps.pop(step_id, None)
 
     def take_timer(self, wait_id: str) -> TimerOperation | None:
-        """The timer that fired."""
+        """The timer that fired, None if nobody waits for it."""
+        self._settled("timer", wait_id)
         return self.timers.pop(wait_id, None)
 
     def take_hook(self, hook_id: str) -> HookOperation | None:
-        """The hook that was answered or disposed."""
+        """The hook that was answered or disposed, None if nobody waits for it."""
+        self._settled("hook", hook_id)
         return self.hooks.pop(hook_id, None)
+
+    def closed(self, event: FlowEventEnvelope) -> None:
+        """The history closed a call. NonDeterministic if the code still waits for it."""
+        kind = "timer" if event.type == WAIT_CANCELLED else "step"
+        subject = str(event.subject)
+        self._settled(kind, subject)
+        open_calls: dict[str, Any] = self.timers if kind == "timer" else self.steps
+        operation = open_calls.get(subject)
+        if operation is not None:
+            raise NonDeterministic(
+                self.run_id,
+                f"event {event.sequence} ({event.type}): expected that {operation} is given up, "
+                f"but the code still waits for it, called at {operation.site}",
+            )
 
     def cancel_all(self) -> list[Operation]:
         """A cancellation request closed every open call; returns them, and those never recorded."""
@@ -85,12 +123,13 @@ class Ledger:
             *self.steps.values(),
             *self.timers.values(),
             *self.hooks.values(),
-            *(o for o in self._made if not isinstance(o, ProgressOperation)),
+            *(o for o in self._made if not isinstance(o, Note)),
         ]
+        self._given_up.clear()
         self.steps.clear()
         self.timers.clear()
         self.hooks.clear()
-        self._made = deque(o for o in self._made if isinstance(o, ProgressOperation))
+        self._made = deque(o for o in self._made if isinstance(o, Note))
         return found
 
     # -- the decision ---------------------------------------------------------------------------
@@ -98,36 +137,50 @@ class Ledger:
     @property
     def idle(self) -> bool:
         """Whether nothing is open and nothing new is asked for."""
-        return self._next() is None and not self.steps and not self._awaited()
+        return not (self.steps or self.timers or self.hooks) and self._next() is None
 
     def commands(self, snapshot: WorkflowRunSnapshot, everything: bool) -> list[RuntimeCommand]:
-        """The new calls, in the order in which they were made, after the open ones.
+        """What is given up, the open calls, and the new ones in the order in which they were made.
 
         Whoever drives on from its own last decision knows what is open; one open call then stands
         for all. ``everything`` names them all, so that a driver that takes over starts them again.
         """
         new = [operation for operation in self._made if not operation.dropped]
         if not everything and len(new) == 1:
-            return [new[0].command()]
-        opened: list[Operation] = [*self.steps.values(), *self._awaited()]
+            return [*self.closings(), new[0].command()]
+        opened: list[Operation] = [
+            *self.steps.values(),
+            *self.timers.values(),
+            *self.hooks.values(),
+        ]
         if not everything:
             opened = [] if new else opened[:1]
-        return _commands(snapshot, [*opened, *new])
+        return [*self.closings(), *_commands(snapshot, [*opened, *new])]
+
+    def closings(self) -> list[RuntimeCommand]:
+        """What workflow code gave up and the history has not closed yet. First of all: a new hook
+        may want the token of an old one."""
+        return [operation.closing() for operation in self._given_up.values()]
 
     def open_steps(self, snapshot: WorkflowRunSnapshot) -> list[RuntimeCommand]:
         """The steps that are at work, whether anybody waits for them or not."""
         return _commands(snapshot, list(self.steps.values()))
 
     def reports(self) -> list[RuntimeCommand]:
-        """The progress reports that are not recorded yet: all that may stand beside the end."""
-        return [o.command() for o in self._made if isinstance(o, ProgressOperation)]
+        """The notes that are not recorded yet, and what is given up: all that may stand beside
+        the end."""
+        return [o.command() for o in self._made if isinstance(o, Note)] + self.closings()
 
     # -- helpers --------------------------------------------------------------------------------
 
-    def _awaited(self) -> list[Operation]:
-        found: list[Operation] = [o for o in self.timers.values() if not o.dropped]
-        found += [o for o in self.hooks.values() if not o.dropped]
-        return found
+    def _open(self, operation: Operation) -> dict[str, Any]:
+        if isinstance(operation, StepOperation):
+            return self.steps
+        return self.timers if isinstance(operation, TimerOperation) else self.hooks
+
+    def _settled(self, kind: str, subject: str) -> None:
+        if self._given_up:
+            self._given_up.pop((kind, subject), None)
 
     def _next(self) -> Operation | None:
         while self._made and self._made[0].dropped:

@@ -1,4 +1,4 @@
-"""Durable calls of workflow code: steps, timers, hooks, progress reports.
+"""Durable calls of workflow code: steps, timers, hooks, and notes such as progress reports.
 
 Each is a command until the history holds the event that records it, and open until the history
 holds its outcome. Its id says where it was made: name, task, and number of the call in that task.
@@ -15,15 +15,22 @@ from typing import Any, ClassVar
 from flowpg.authoring.sites import Site
 from flowpg.model import jsontext
 from flowpg.model.commands import (
+    CancelStep,
+    CancelWait,
     CreateHook,
+    DisposeHook,
+    RecordPatch,
     RecordProgress,
     RuntimeCommand,
     ScheduleStep,
+    SetAttributes,
     StepCommand,
     WaitUntil,
 )
 from flowpg.model.events import (
     HOOK_CREATED,
+    PATCH_RECORDED,
+    RUN_ATTRIBUTES_SET,
     RUN_PROGRESS_RECORDED,
     STEP_CREATED,
     WAIT_CREATED,
@@ -72,6 +79,10 @@ class Operation:
         """The command that has this call recorded."""
         raise NotImplementedError
 
+    def closing(self) -> RuntimeCommand:
+        """The command that closes this call, for nobody waits for its outcome any more."""
+        raise NotImplementedError
+
     def difference(self, data: dict[str, Any]) -> str | None:
         """How the recorded definition differs from this one, in words without any value."""
         return None
@@ -113,6 +124,9 @@ class StepOperation(Operation):
             retry=self.retry,
             timeouts=self.timeouts,
         )
+
+    def closing(self) -> CancelStep:
+        return CancelStep(step_id=self.id)
 
     def member(self) -> StepCommand:
         """The same as a member of a batch."""
@@ -179,6 +193,9 @@ class TimerOperation(Operation):
     def command(self) -> WaitUntil:
         return WaitUntil(wait_id=self.id, delay=self.delay, resume_at=self.until)
 
+    def closing(self) -> CancelWait:
+        return CancelWait(wait_id=self.id)
+
 
 class HookOperation(Operation):
     """A hook; its ``token`` is never shown."""
@@ -210,6 +227,9 @@ class HookOperation(Operation):
             hook_id=self.id, token=self.token, metadata=self.metadata, expires_in=self.expires
         )
 
+    def closing(self) -> DisposeHook:
+        return DisposeHook(hook_id=self.id)
+
     def difference(self, data: dict[str, Any]) -> str | None:
         if data["token"] != self.token:
             return "has another token (redacted)"
@@ -218,8 +238,14 @@ class HookOperation(Operation):
         return None
 
 
-class ProgressOperation(Operation):
-    """A progress report: recorded, and closed with that."""
+class Note(Operation):
+    """A small fact: recorded, and closed with that. It may stand beside the end of the run."""
+
+    __slots__ = ()
+
+
+class ProgressOperation(Note):
+    """A progress report."""
 
     kind = "progress"
     event_type = RUN_PROGRESS_RECORDED
@@ -239,15 +265,54 @@ class ProgressOperation(Operation):
         return "has other values"
 
 
+class AttributesOperation(Note):
+    """Attributes of the run that are set."""
+
+    kind = "attributes"
+    event_type = RUN_ATTRIBUTES_SET
+
+    __slots__ = ("attributes",)
+
+    def __init__(self, id: str, site: Site, attributes: dict[str, Any]) -> None:
+        super().__init__(id, "attributes", site)
+        self.attributes = attributes
+
+    def command(self) -> SetAttributes:
+        return SetAttributes(attributes=self.attributes)
+
+    def difference(self, data: dict[str, Any]) -> str | None:
+        if jsontext.equal(data["attributes"], self.attributes):
+            return None
+        return "has other values"
+
+
+class PatchOperation(Note):
+    """A patch that the run is marked with; its id is that of the patch."""
+
+    kind = "patch"
+    event_type = PATCH_RECORDED
+
+    __slots__ = ()
+
+    def __init__(self, id: str, site: Site) -> None:
+        super().__init__(id, "patch", site)
+
+    def command(self) -> RecordPatch:
+        return RecordPatch(patch_id=self.id)
+
+
 KINDS = {
     STEP_CREATED: "step",
     WAIT_CREATED: "timer",
     HOOK_CREATED: "hook",
     RUN_PROGRESS_RECORDED: "progress",
+    RUN_ATTRIBUTES_SET: "attributes",
+    PATCH_RECORDED: "patch",
 }
 """Which events record an operation, and of which kind."""
 
 
 def recorded_as(event: FlowEventEnvelope) -> str:
     """What an event recorded, in words: ``step 'charge#1'``."""
-    return f"{KINDS[event.type]} {event.subject!r}"
+    kind, subject = KINDS[event.type], event.subject
+    return kind if subject is None else f"{kind} {subject!r}"

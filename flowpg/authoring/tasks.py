@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class RunFuture(asyncio.Future[Any]):
-    """A future of a run; ``number`` is its hash."""
+    """A future of a run; ``number`` is its hash, ``operation`` the durable call it is of."""
+
+    operation: Any = None
 
     def __init__(self, loop: RunLoop, number: int) -> None:
         self._number = number
@@ -30,6 +32,14 @@ class RunFuture(asyncio.Future[Any]):
 
     def __hash__(self) -> int:
         return self._number
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel it; a durable call is given up with that."""
+        cancelled = super().cancel(msg)
+        if cancelled and self.operation is not None:
+            loop: Any = self.get_loop()
+            loop.run.give_up(self.operation)
+        return cancelled
 
 
 class CallSites:

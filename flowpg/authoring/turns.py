@@ -13,27 +13,18 @@ with the decision that it leads to.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from datetime import datetime, timedelta
+from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
+from flowpg.authoring.calls import RunCalls
 from flowpg.authoring.endings import Ending
 from flowpg.authoring.errors import HookClosed, UndecodablePayload, WorkflowStuck
 from flowpg.authoring.failures import FailureOrigin, read_failure
 from flowpg.authoring.forgetting import forget
-from flowpg.authoring.ledger import Ledger
-from flowpg.authoring.loop import RunLoop, RunTimer
-from flowpg.authoring.operations import (
-    HookOperation,
-    StepOperation,
-    TimerOperation,
-    operation_id,
-)
-from flowpg.authoring.sites import Site, calling_site
-from flowpg.authoring.tasks import RunFuture
+from flowpg.authoring.operations import StepOperation
 from flowpg.authoring.watchdog import DEFAULT_RULES, Turn, TurnRules
 from flowpg.errors import SerializationError
 from flowpg.model import events, jsontext
@@ -43,7 +34,6 @@ from flowpg.model.jsontext import copied
 from flowpg.replay.runtime import WorkflowInvocation
 
 if TYPE_CHECKING:
-    from flowpg.authoring.steps import StepBase
     from flowpg.authoring.workflows import WorkflowDefinition
 
 logger = logging.getLogger("flowpg.authoring")
@@ -51,15 +41,19 @@ logger = logging.getLogger("flowpg.authoring")
 DECISIONS = frozenset(
     {
         events.STEP_CREATED,
+        events.STEP_CANCELLED,
         events.WAIT_CREATED,
+        events.WAIT_CANCELLED,
         events.HOOK_CREATED,
+        events.PATCH_RECORDED,
+        events.RUN_ATTRIBUTES_SET,
         *events.TERMINAL_TYPES,
     }
 )
 """Events that only a decision writes: whatever came before one was seen by workflow code."""
 
 
-class RunTurns:
+class RunTurns(RunCalls):
     """The parked coroutine of one run, and what it waits for."""
 
     def __init__(
@@ -68,13 +62,9 @@ class RunTurns:
         invocation: WorkflowInvocation,
         rules: TurnRules = DEFAULT_RULES,
     ) -> None:
+        super().__init__(invocation)
         self.definition = definition
         self.turn = Turn(invocation.run_id, definition.spec.name, rules)
-        self.run_id = invocation.run_id
-        self.spec = invocation.spec
-        # Abstract only to type checkers: it refuses what it does not have.
-        self.loop: RunLoop = cast("Any", RunLoop)(self.run_id, self)
-        self.ledger = Ledger(self.run_id)
         self.ending = Ending(self)
         self.started_at: datetime
         self.moment: datetime
@@ -82,10 +72,8 @@ class RunTurns:
         self.cancelling = False
         self.consumed = 0
         self._input = invocation.input
-        self._snapshot = invocation.snapshot
         self._begun = False
         self._attempts: dict[str, FlowEventEnvelope] = {}
-        self._hook_names: set[str] = set()
         # Events of the latest turn: they were folded before they were stored, so another process
         # or a conflict may have put others in their place.
         self._unconfirmed: list[FlowEventEnvelope] = []
@@ -110,9 +98,10 @@ class RunTurns:
         """
         history = invocation.history
         goes_on = self._same_tip(history)
-        self._snapshot = invocation.snapshot
+        self.snapshot = invocation.snapshot
         new = history[self.consumed :]
-        seen = max(seen, _last_decision(new))
+        self.decided = max(self.decided, _last_decision(new))
+        seen = max(seen, self.decided)
         with self.loop:
             # Inside the loop's own block: whatever is raised, the thread is given back in order.
             self.turn.run(lambda: self._deliver(new, seen))
@@ -213,10 +202,13 @@ class RunTurns:
 
     def _timer_fired(self, event: FlowEventEnvelope) -> None:
         timer = self.ledger.take_timer(event.data["wait_id"])
-        self._reach(self._snapshot.waits[event.data["wait_id"]].resume_at)
-        if timer is not None and not timer.dropped:
+        self._reach(self.snapshot.waits[event.data["wait_id"]].resume_at)
+        if timer is not None:
             timer.fire()
             self._run()
+
+    def _closed(self, event: FlowEventEnvelope) -> None:
+        self.ledger.closed(event)
 
     def _hook_received(self, event: FlowEventEnvelope) -> None:
         hook = self.ledger.take_hook(event.data["hook_id"])
@@ -232,7 +224,7 @@ class RunTurns:
 
     def _hook_disposed(self, event: FlowEventEnvelope) -> None:
         hook = self.ledger.take_hook(event.data["hook_id"])
-        if self._snapshot.hooks[event.data["hook_id"]].expires_at is None:
+        if self.snapshot.hooks[event.data["hook_id"]].expires_at is None:
             self._reach(event.recorded_at)
         if hook is not None and not hook.future.done():
             hook.future.set_exception(HookClosed(hook.id))
@@ -265,99 +257,6 @@ class RunTurns:
             self.moment = moment
             self.loop.seconds = (moment - self.started_at).total_seconds()
 
-    # -- calls of workflow code -----------------------------------------------------------------
-
-    def call_step(
-        self,
-        step: StepBase,
-        input: dict[str, Any],
-        position: str,
-        site: Site,
-    ) -> StepOperation:
-        """A call of a step becomes part of the run."""
-        operation = StepOperation(
-            operation_id(step.name, position),
-            step.name,
-            site,
-            input,
-            step.retry,
-            step.codec.decode_result,
-            self.loop.create_future(),
-            step.timeouts,
-        )
-        self.ledger.add(operation)
-        return operation
-
-    def open_hook(
-        self,
-        name: str,
-        token: str | None,
-        metadata: Any,
-        expires: timedelta | None,
-        decode: Callable[[Any], Any],
-    ) -> HookOperation:
-        """A hook becomes part of the run. Its id is its name, or, for a name that the run has used
-        before, name and position."""
-        hook_id = name if name not in self._hook_names else None
-        self._hook_names.add(name)
-        hook_id = hook_id or operation_id(name, self.loop.next_position())
-        recorded = self._snapshot.hooks.get(hook_id)
-        if token is not None:
-            wanted = token
-        elif recorded is not None:
-            # Made up at random when it was opened: the history knows it.
-            wanted = recorded.token
-        else:
-            wanted = secrets.token_urlsafe(32)
-        hook = HookOperation(
-            hook_id,
-            name,
-            calling_site(),
-            wanted,
-            metadata,
-            expires,
-            decode,
-            self.loop.create_future(),
-        )
-        self.ledger.add(hook)
-        return hook
-
-    def start_timer(self, delay: timedelta, handle: RunTimer) -> None:
-        """See ``Keeper``."""
-        handle.operation = TimerOperation(
-            operation_id("sleep", self.loop.next_position()),
-            "sleep",
-            calling_site(),
-            lambda: self.loop.wake(handle),
-            # What sleeps, so that it can be told when a cancellation request closes the timer.
-            next((arg for arg in handle._args or () if isinstance(arg, RunFuture)), None),
-            delay=delay,
-        )
-        self.ledger.add(handle.operation)
-
-    def stop_timer(self, handle: RunTimer) -> None:
-        """See ``Keeper``."""
-        handle.operation.stopped = True
-
-    def wait_until(self, until: datetime) -> Any:
-        """A future that is done when ``until`` has passed."""
-        future = self.loop.create_future()
-        timer = TimerOperation(
-            operation_id("until", self.loop.next_position()),
-            "until",
-            calling_site(),
-            lambda: future.set_result(None),
-            future,
-            until=until,
-        )
-        self.ledger.add(timer)
-        return future
-
-    def durable_call(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """See ``Keeper``."""
-        call = getattr(function, "durable_call", None)
-        return None if call is None else call(self, args, kwargs, calling_site())
-
 
 def _last_decision(new: Sequence[FlowEventEnvelope]) -> int:
     for event in reversed(new):
@@ -382,11 +281,15 @@ _DELIVERIES: dict[str, Callable[[RunTurns, FlowEventEnvelope], None]] = {
     events.WAIT_CREATED: RunTurns._recorded,
     events.HOOK_CREATED: RunTurns._recorded,
     events.RUN_PROGRESS_RECORDED: RunTurns._recorded,
+    events.RUN_ATTRIBUTES_SET: RunTurns._recorded,
+    events.PATCH_RECORDED: RunTurns._recorded,
     events.STEP_STARTED: RunTurns._attempted,
     events.STEP_COMPLETED: RunTurns._step_completed,
     events.STEP_FAILED: RunTurns._step_failed,
     events.STEP_NON_RETRYABLE: RunTurns._step_failed,
+    events.STEP_CANCELLED: RunTurns._closed,
     events.WAIT_COMPLETED: RunTurns._timer_fired,
+    events.WAIT_CANCELLED: RunTurns._closed,
     events.HOOK_RECEIVED: RunTurns._hook_received,
     events.HOOK_DISPOSED: RunTurns._hook_disposed,
     events.RUN_CANCELLATION_REQUESTED: RunTurns._cancellation_requested,

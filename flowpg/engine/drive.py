@@ -29,15 +29,12 @@ from flowpg.errors import (
     UnknownWorkflow,
 )
 from flowpg.model import events
-from flowpg.model.events import step_completed
+from flowpg.model.events import NewEvent, step_completed
 from flowpg.model.records import AppendOutcome, AppendResult, Heartbeat, LoadedRun, RunLease
 from flowpg.model.snapshot import RunStatus, StepStatus, WorkflowRunSnapshot
 from flowpg.replay.outcomes import Success, settle
 from flowpg.replay.plan import StepLaunch
 from flowpg.replay.runtime import StepInvocation, serves
-
-# A decision that holds one of these could be another once it has been recorded.
-_NEWS = frozenset({events.RUN_PROGRESS_RECORDED, events.CHILD_OPERATION_LINKED})
 
 
 class RunDrive:
@@ -261,10 +258,7 @@ class RunDrive:
         launches = plan.launches
         if tip.suspends:
             launches += tip.fold_retries(now)
-        self._observed = tip.snapshot.last_sequence
-        for event in plan.events:
-            if event.type in _NEWS:
-                self._observed = seen
+        self._observed = seen if plan.news else tip.snapshot.last_sequence
         return launches
 
     def _halt(self, fault: FlowError) -> None:
@@ -296,9 +290,12 @@ class RunDrive:
         if not result.appended:
             self._refused(result)
             return False
-        fresh = len(tip.pending)
+        stored = tip.pending
+        fresh = len(stored)
         tip.committed(result.recorded_at)
         self._head = tip.stored
+        if self._handlers.busy:
+            self._abandon_closed(stored)
         if launches:
             self._launch(tip, launches)
         if release:
@@ -334,6 +331,11 @@ class RunDrive:
         self._halt(fault)
 
     # -- steps ----------------------------------------------------------------------------------
+
+    def _abandon_closed(self, stored: Sequence[NewEvent]) -> None:
+        for event in stored:
+            if event.type == events.STEP_CANCELLED:
+                self._handlers.abandon(event.data["step_id"])
 
     def _launch(self, tip: RunTip, launches: Sequence[StepLaunch]) -> None:
         snapshot, handlers = tip.snapshot, self._handlers

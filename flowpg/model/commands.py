@@ -23,10 +23,15 @@ class _Command(BaseModel):
 
 
 class Complete(_Command):
-    """End the run with ``output``."""
+    """End the run with ``output``.
+
+    ``despite_cancellation`` says that the workflow saw the request to cancel, if there was one, and
+    completes all the same; without it a run that is cancelling cannot complete.
+    """
 
     type: Literal["complete"] = "complete"
     output: Any = Field(default=None, repr=False)
+    despite_cancellation: bool = False
 
 
 class Fail(_Command):
@@ -62,6 +67,44 @@ class LinkChildOperation(_Command):
 
     type: Literal["link_child_operation"] = "link_child_operation"
     child: ChildOperationReference
+
+
+class RecordPatch(_Command):
+    """Mark the run: from here on it follows the code behind the patch ``patch_id``."""
+
+    type: Literal["record_patch"] = "record_patch"
+    patch_id: str
+
+
+class SetAttributes(_Command):
+    """Set attributes of the run, which lists and dashboards show; null takes one away."""
+
+    type: Literal["set_attributes"] = "set_attributes"
+    attributes: dict[str, Any] = Field(repr=False)
+
+
+class CancelWait(_Command):
+    """Close an open timer; nothing happens if it has fired or is closed already."""
+
+    type: Literal["cancel_wait"] = "cancel_wait"
+    wait_id: str
+
+
+class DisposeHook(_Command):
+    """Withdraw an open hook, so that its token is free again; nothing happens if it was answered
+    or is closed already."""
+
+    type: Literal["dispose_hook"] = "dispose_hook"
+    hook_id: str
+
+
+class CancelStep(_Command):
+    """Close an open step: its handler is cancelled, its outcome is never known. Nothing happens if
+    it has settled already."""
+
+    type: Literal["cancel_step"] = "cancel_step"
+    step_id: str
+    reason: str = "the workflow no longer waits for it; its outcome is unknown"
 
 
 class StepCommand(_Command):
@@ -123,6 +166,11 @@ RuntimeCommand = Annotated[
     | Timeout
     | RecordProgress
     | LinkChildOperation
+    | RecordPatch
+    | SetAttributes
+    | CancelWait
+    | DisposeHook
+    | CancelStep
     | ScheduleStep
     | ScheduleSteps
     | WaitUntil

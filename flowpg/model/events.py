@@ -31,6 +31,8 @@ RUN_RETRY_EXHAUSTED = "run_retry_exhausted"
 RUN_HOST_SHUTDOWN = "run_host_shutdown"
 RUN_PROGRESS_RECORDED = "run_progress_recorded"
 CHILD_OPERATION_LINKED = "child_operation_linked"
+RUN_ATTRIBUTES_SET = "run_attributes_set"
+PATCH_RECORDED = "patch_recorded"
 STEP_CREATED = "step_created"
 STEP_STARTED = "step_started"
 STEP_COMPLETED = "step_completed"
@@ -40,6 +42,7 @@ STEP_NON_RETRYABLE = "step_non_retryable"
 STEP_CANCELLED = "step_cancelled"
 WAIT_CREATED = "wait_created"
 WAIT_COMPLETED = "wait_completed"
+WAIT_CANCELLED = "wait_cancelled"
 HOOK_CREATED = "hook_created"
 HOOK_RECEIVED = "hook_received"
 HOOK_DISPOSED = "hook_disposed"
@@ -67,6 +70,8 @@ EVENT_KEYS = {
     RUN_HOST_SHUTDOWN: "flow.run.host_shutdown",
     RUN_PROGRESS_RECORDED: "flow.run.progress.recorded",
     CHILD_OPERATION_LINKED: "flow.child.operation.linked",
+    RUN_ATTRIBUTES_SET: "flow.run.attributes.set",
+    PATCH_RECORDED: "flow.patch.recorded",
     STEP_CREATED: "flow.step.created",
     STEP_STARTED: "flow.step.started",
     STEP_COMPLETED: "flow.step.completed",
@@ -76,6 +81,7 @@ EVENT_KEYS = {
     STEP_CANCELLED: "flow.step.cancelled",
     WAIT_CREATED: "flow.wait.created",
     WAIT_COMPLETED: "flow.wait.completed",
+    WAIT_CANCELLED: "flow.wait.cancelled",
     HOOK_CREATED: "flow.hook.created",
     HOOK_RECEIVED: "flow.hook.received",
     HOOK_DISPOSED: "flow.hook.disposed",
@@ -91,7 +97,8 @@ DEADLINE_FIELDS = {
 
 
 def subject_of(event_type: str, data: dict[str, Any]) -> str | None:
-    """The id an event is about: step, wait, hook, progress or child reference; None for a run's."""
+    """The id an event is about: step, wait, hook, progress, patch or child reference; None for a
+    run's."""
     if event_type.startswith("step_") or event_type == RUN_RETRY_EXHAUSTED:
         return str(data["step_id"])
     if event_type.startswith("wait_"):
@@ -102,6 +109,8 @@ def subject_of(event_type: str, data: dict[str, Any]) -> str | None:
         return str(data["progress"]["progress_id"])
     if event_type == CHILD_OPERATION_LINKED:
         return str(data["child"]["reference_id"])
+    if event_type == PATCH_RECORDED:
+        return str(data["patch_id"])
     return None
 
 
@@ -317,7 +326,8 @@ def step_non_retryable(step_id: str, attempt: int, error: str) -> NewEvent:
 
 
 def step_cancelled(step_id: str, attempt: int, reason: str) -> NewEvent:
-    """An open step is settled because its run ends; whether it had an effect is unknown."""
+    """An open step is settled because its run ends, or because the workflow gave it up; whether
+    it had an effect is unknown."""
     return NewEvent(STEP_CANCELLED, {"step_id": step_id, "attempt": attempt, "reason": reason})
 
 
@@ -334,6 +344,16 @@ def wait_created(
 def wait_completed(wait_id: str) -> NewEvent:
     """The timer came due."""
     return NewEvent(WAIT_COMPLETED, {"wait_id": wait_id})
+
+
+def wait_cancelled(wait_id: str) -> NewEvent:
+    """The workflow gave the timer up."""
+    return NewEvent(WAIT_CANCELLED, {"wait_id": wait_id})
+
+
+def patch_recorded(patch_id: str) -> NewEvent:
+    """The run follows the code behind a patch from here on."""
+    return NewEvent(PATCH_RECORDED, {"patch_id": patch_id})
 
 
 def hook_created(

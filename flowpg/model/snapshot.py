@@ -287,6 +287,8 @@ class WorkflowRunSnapshot:
     cancellation: CancellationSnapshot | None = None
     progress: list[WorkflowProgress] = field(default_factory=list)
     child_operations: dict[str, ChildOperationReference] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict, repr=False)
+    patches: dict[str, None] = field(default_factory=dict)
     output: Any = field(default=None, repr=False)
     error: str | None = field(default=None, repr=False)
     terminal_outcome: WorkflowTerminalOutcome | None = None
@@ -326,6 +328,8 @@ class WorkflowRunSnapshot:
             "child_operations": {
                 key: one.wire() for key, one in sorted(self.child_operations.items())
             },
+            "attributes": self.attributes,
+            "patches": sorted(self.patches),
             "output": self.output,
             "error": self.error,
             "terminal_outcome": self.terminal_outcome.wire() if self.terminal_outcome else None,

@@ -161,6 +161,20 @@ class ChildOperationLinked(_Event):
     child: Annotated[ChildOperationReference, Field(repr=False)]
 
 
+class RunAttributesSet(_Event):
+    """Attributes of the run were set; null takes one away."""
+
+    type: Literal["run_attributes_set"] = "run_attributes_set"
+    attributes: Annotated[dict[str, Any], Field(repr=False)]
+
+
+class PatchRecorded(_Event):
+    """The run follows the code behind a patch from here on."""
+
+    type: Literal["patch_recorded"] = "patch_recorded"
+    patch_id: str
+
+
 class StepCreated(_Event):
     """A step was decided on."""
 
@@ -219,7 +233,7 @@ class StepNonRetryable(_Event):
 
 
 class StepCancelled(_Event):
-    """An open step was settled because its run ended."""
+    """An open step was settled because its run ended, or because the workflow gave it up."""
 
     type: Literal["step_cancelled"] = "step_cancelled"
     step_id: str
@@ -239,6 +253,13 @@ class WaitCompleted(_Event):
     """The timer came due."""
 
     type: Literal["wait_completed"] = "wait_completed"
+    wait_id: str
+
+
+class WaitCancelled(_Event):
+    """The workflow gave the timer up."""
+
+    type: Literal["wait_cancelled"] = "wait_cancelled"
     wait_id: str
 
 
@@ -279,6 +300,8 @@ FlowEvent = Annotated[
     | RunHostShutdown
     | RunProgressRecorded
     | ChildOperationLinked
+    | RunAttributesSet
+    | PatchRecorded
     | StepCreated
     | StepStarted
     | StepCompleted
@@ -288,6 +311,7 @@ FlowEvent = Annotated[
     | StepCancelled
     | WaitCreated
     | WaitCompleted
+    | WaitCancelled
     | HookCreated
     | HookReceived
     | HookDisposed,

@@ -9,20 +9,25 @@ outcome that is not there, which blocks the run until the workflow code is mende
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from flowpg.errors import InvalidTransition
 from flowpg.model.commands import (
     Cancel,
+    CancelStep,
+    CancelWait,
     Complete,
     CreateHook,
+    DisposeHook,
     Fail,
     LinkChildOperation,
+    RecordPatch,
     RecordProgress,
     ScheduleStep,
     ScheduleSteps,
+    SetAttributes,
     StepCommand,
     Timeout,
     WaitUntil,
@@ -120,6 +125,16 @@ class WorkflowContext:
         found = self._run.child_operations.get(reference_id)
         return found and found.model_copy(update={"metadata": copied(found.metadata)})
 
+    def patched(self, patch_id: str) -> bool:
+        """Whether the run was marked with this patch; ``record_patch`` marks it. A run without the
+        mark that has passed the place takes the old branch."""
+        return patch_id in self._run.patches
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the run, a copy."""
+        return dict(self._run.attributes)
+
     # -- outcomes -------------------------------------------------------------------------------
 
     def step_completed(self, step_id: str) -> bool:
@@ -160,6 +175,16 @@ class WorkflowContext:
         """Whether the timer fired."""
         wait = self._run.waits.get(wait_id)
         return wait is not None and wait.status is WaitStatus.COMPLETED
+
+    def wait_cancelled(self, wait_id: str) -> bool:
+        """Whether the timer was given up, by ``cancel_wait`` or with the request to cancel."""
+        wait = self._run.waits.get(wait_id)
+        return wait is not None and wait.status is WaitStatus.CANCELLED
+
+    def step_cancelled(self, step_id: str) -> bool:
+        """Whether the step was given up, by ``cancel_step`` or with the request to cancel."""
+        step = self._run.steps.get(step_id)
+        return step is not None and step.status is StepStatus.CANCELLED
 
     def hook_received(self, hook_id: str) -> bool:
         """Whether the hook was answered."""
@@ -258,11 +283,39 @@ class WorkflowContext:
         """Record a link; look with ``child_operation`` first whether it is recorded."""
         return LinkChildOperation(child=child)
 
+    def record_patch(self, patch_id: str) -> RecordPatch:
+        """Mark the run with a patch; look with ``patched`` first."""
+        return RecordPatch(patch_id=patch_id)
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> SetAttributes:
+        """Set attributes of the run: texts, numbers, true or false; None takes one away."""
+        return SetAttributes(attributes=dict(attributes))
+
+    # -- commands: what is given up -------------------------------------------------------------
+
+    def cancel_wait(self, wait_id: str) -> CancelWait:
+        """Close an open timer, beside any other command: the one that lost a race, say. Nothing
+        happens if it has fired or is closed."""
+        return CancelWait(wait_id=wait_id)
+
+    def dispose_hook(self, hook_id: str) -> DisposeHook:
+        """Withdraw an open hook, beside any other command. Nothing happens if it was answered or
+        is closed."""
+        return DisposeHook(hook_id=hook_id)
+
+    def cancel_step(self, step_id: str, reason: str | None = None) -> CancelStep:
+        """Close an open step, beside any other command: its handler is cancelled and its outcome
+        never known. Nothing happens if it has settled."""
+        if reason is None:
+            return CancelStep(step_id=step_id)
+        return CancelStep(step_id=step_id, reason=reason)
+
     # -- commands: ends -------------------------------------------------------------------------
 
-    def complete(self, output: Any = None) -> Complete:
-        """End the run with ``output``."""
-        return Complete(output=output)
+    def complete(self, output: Any = None, *, despite_cancellation: bool = False) -> Complete:
+        """End the run with ``output``. A run that was asked to cancel can complete only where the
+        workflow says so."""
+        return Complete(output=output, despite_cancellation=despite_cancellation)
 
     def fail(self, error: str) -> Fail:
         """End the run as failed."""

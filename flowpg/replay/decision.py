@@ -43,7 +43,7 @@ from flowpg.model.snapshot import (
     WaitStatus,
     WorkflowRunSnapshot,
 )
-from flowpg.replay import definitions, validation
+from flowpg.replay import closings, definitions, validation
 from flowpg.replay.plan import Plan, StepLaunch
 
 
@@ -106,7 +106,7 @@ class _Planner:
     """One decision being planned. ``live`` counts what is new or open, ``work`` what of it keeps
     a run from ending; ``named`` holds the subjects that the decision named so far."""
 
-    __slots__ = ("commands", "live", "named", "now", "plan", "run", "work")
+    __slots__ = ("attributes", "closed", "commands", "live", "named", "now", "plan", "run", "work")
 
     def __init__(
         self,
@@ -121,6 +121,8 @@ class _Planner:
         self.live = 0
         self.work = 0
         self.named: set[tuple[str, str]] = set()
+        self.attributes = self.run.attributes
+        self.closed: set[str] = set()  # the open steps that the decision gives up
 
     def add(self, command: RuntimeCommand) -> None:
         if self.plan.ended:
@@ -132,6 +134,8 @@ class _Planner:
 
     def check_progress(self, commands: tuple[RuntimeCommand, ...]) -> None:
         if self.live:
+            # What was only closed, or recorded, leaves the question what is next.
+            self.plan.news |= not (self.work or self.plan.ended)
             return
         named = ", ".join(_describe(command) for command in commands[:5]) or "an empty decision"
         raise InvalidTransition(
@@ -259,6 +263,7 @@ class _Planner:
             self.plan.resolved = True
             return
         self.emit(definitions.new_progress(command))
+        self.plan.news = True
         self.live += 1
 
     def link_child(self, command: LinkChildOperation) -> None:
@@ -270,21 +275,23 @@ class _Planner:
             self.plan.resolved = True
             return
         self.emit(definitions.new_child(command))
+        self.plan.news = True
         self.live += 1
 
     # -- ends -----------------------------------------------------------------------------------
 
     def complete(self, command: Complete) -> None:
-        if self.run.status is RunStatus.CANCELLING:
+        if self.run.status is RunStatus.CANCELLING and not command.despite_cancellation:
             raise InvalidTransition(
                 "complete is not allowed once cancellation was requested; clean up, then return "
-                "cancel or fail"
+                "cancel or fail, or say that it completes despite the cancellation"
             )
-        if self.run.open.steps:
-            step_id = next(iter(self.run.open.steps))
-            raise InvalidTransition(
-                f"complete while step {step_id!r} is open; schedule it again and read its outcome"
-            )
+        for step_id in self.run.open.steps:
+            if step_id not in self.closed:
+                raise InvalidTransition(
+                    f"complete while step {step_id!r} is open; schedule it again and read its "
+                    "outcome, or cancel it"
+                )
         self.end(definitions.completed(command.output))
 
     def fail(self, command: Fail) -> None:
@@ -321,6 +328,7 @@ _PLANNERS: dict[type, Callable[[_Planner, Any], None]] = {
     Fail: _Planner.fail,
     Cancel: _Planner.cancel,
     Timeout: _Planner.timeout,
+    **closings.PLANNERS,
 }
 
 
@@ -328,7 +336,7 @@ def _describe(command: RuntimeCommand) -> str:
     if isinstance(command, ScheduleSteps):
         ids = ", ".join(repr(step.step_id) for step in command.steps[:5])
         return f"{command.type} {ids}"
-    for name in ("step_id", "wait_id", "hook_id"):
+    for name in ("step_id", "wait_id", "hook_id", "patch_id"):
         if hasattr(command, name):
             return f"{command.type} {getattr(command, name)!r}"
     if isinstance(command, RecordProgress):

@@ -31,9 +31,11 @@ class Plan:
     ``ended`` says that the last event ends the run. ``resolved`` says that something the decision
     names has its outcome already, so workflow code that comes back with the same decision has not
     looked at it.
+    ``news`` says that the same code, asked again once this is recorded, could decide on more.
     """
 
     events: list[NewEvent] = field(default_factory=list)
     launches: list[StepLaunch] = field(default_factory=list)
     ended: bool = False
     resolved: bool = False
+    news: bool = False

@@ -1,4 +1,4 @@
-"""Folding progress reports and links to operations of other systems."""
+"""Folding small facts: progress, links to operations of other systems, attributes, patches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from flowpg.errors import InvalidTransition
-from flowpg.model.events import CHILD_OPERATION_LINKED, RUN_PROGRESS_RECORDED
+from flowpg.model.attributes import attributes_refusal, merged
+from flowpg.model.events import (
+    CHILD_OPERATION_LINKED,
+    PATCH_RECORDED,
+    RUN_ATTRIBUTES_SET,
+    RUN_PROGRESS_RECORDED,
+)
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.replay import members
@@ -30,5 +36,25 @@ def _linked(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | 
     run.child_operations[child.reference_id] = child
 
 
-FOLDS: dict[str, Fold] = {RUN_PROGRESS_RECORDED: _progress, CHILD_OPERATION_LINKED: _linked}
+def _attributes(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None) -> None:
+    changes: Any = data.get("attributes")
+    refusal = attributes_refusal(changes)
+    if refusal is not None:
+        raise InvalidTransition(refusal)
+    run.attributes = merged(run.attributes, changes)
+
+
+def _patch(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None) -> None:
+    patch_id = members.text(data, "patch_id")
+    if patch_id in run.patches:
+        raise InvalidTransition(f"patch {patch_id!r} was recorded before")
+    run.patches[patch_id] = None
+
+
+FOLDS: dict[str, Fold] = {
+    RUN_PROGRESS_RECORDED: _progress,
+    CHILD_OPERATION_LINKED: _linked,
+    RUN_ATTRIBUTES_SET: _attributes,
+    PATCH_RECORDED: _patch,
+}
 """Event type to the function that folds it."""

@@ -10,6 +10,7 @@ from flowpg.model.events import (
     HOOK_CREATED,
     HOOK_DISPOSED,
     HOOK_RECEIVED,
+    WAIT_CANCELLED,
     WAIT_COMPLETED,
     WAIT_CREATED,
 )
@@ -39,13 +40,23 @@ def _wait_created(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datet
 def _wait_completed(
     run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None
 ) -> None:
+    _close_wait(run, data, WaitStatus.COMPLETED)
+
+
+def _wait_cancelled(
+    run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None
+) -> None:
+    _close_wait(run, data, WaitStatus.CANCELLED)
+
+
+def _close_wait(run: WorkflowRunSnapshot, data: Data, status: WaitStatus) -> None:
     wait_id = members.text(data, "wait_id")
     wait = run.waits.get(wait_id)
     if wait is None:
         raise InvalidTransition("it names a wait that was never created")
     if wait.status is not WaitStatus.WAITING:
         raise InvalidTransition(f"wait {wait_id!r} is {wait.status.value}, not waiting")
-    wait.status = WaitStatus.COMPLETED
+    wait.status = status
     del run.open.waits[wait_id]
 
 
@@ -98,6 +109,7 @@ def _close(run: WorkflowRunSnapshot, hook: HookSnapshot) -> None:
 FOLDS: dict[str, Fold] = {
     WAIT_CREATED: _wait_created,
     WAIT_COMPLETED: _wait_completed,
+    WAIT_CANCELLED: _wait_cancelled,
     HOOK_CREATED: _hook_created,
     HOOK_RECEIVED: _hook_received,
     HOOK_DISPOSED: _hook_disposed,

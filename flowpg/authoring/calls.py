@@ -1,0 +1,175 @@
+"""The durable calls that the code of a run can make, and where each is kept.
+
+What a call needs to know of the history is there when it is made: the snapshot of all of it, and
+how far workflow code has got in it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from flowpg.authoring.ledger import Ledger
+from flowpg.authoring.loop import RunLoop, RunTimer
+from flowpg.authoring.operations import (
+    AttributesOperation,
+    HookOperation,
+    Operation,
+    PatchOperation,
+    StepOperation,
+    TimerOperation,
+    operation_id,
+)
+from flowpg.authoring.sites import Site, calling_site
+from flowpg.authoring.tasks import RunFuture
+from flowpg.model.attributes import check_attributes, merged
+from flowpg.model.ids import check_id
+from flowpg.model.jsontext import copied, equal
+from flowpg.replay.runtime import WorkflowInvocation
+
+if TYPE_CHECKING:
+    from flowpg.authoring.steps import StepBase
+
+
+class RunCalls:
+    """What workflow code asks of its run."""
+
+    def __init__(self, invocation: WorkflowInvocation) -> None:
+        self.run_id = invocation.run_id
+        self.spec = invocation.spec
+        self.snapshot = invocation.snapshot
+        # Abstract only to type checkers: it refuses what it does not have.
+        self.loop: RunLoop = cast("Any", RunLoop)(self.run_id, self)
+        self.ledger = Ledger(self.run_id)
+        self.consumed = 0
+        """The sequence up to which workflow code has seen the history."""
+        self.decided = 0
+        """The sequence of the newest event, as far as it is known, that only a decision writes."""
+        self.attributes: dict[str, Any] = {}
+        self._patches: dict[str, bool] = {}
+        self._hook_names: set[str] = set()
+
+    def call_step(
+        self,
+        step: StepBase,
+        input: dict[str, Any],
+        position: str,
+        site: Site,
+    ) -> StepOperation:
+        """A call of a step becomes part of the run."""
+        operation = StepOperation(
+            operation_id(step.name, position),
+            step.name,
+            site,
+            input,
+            step.retry,
+            step.codec.decode_result,
+            self.loop.create_future(),
+            step.timeouts,
+        )
+        self.ledger.add(operation)
+        operation.future.operation = operation
+        return operation
+
+    def open_hook(
+        self,
+        name: str,
+        token: str | None,
+        metadata: Any,
+        expires: timedelta | None,
+        decode: Callable[[Any], Any],
+    ) -> HookOperation:
+        """A hook becomes part of the run. Its id is its name, or, for a name that the run has used
+        before, name and position."""
+        hook_id = name if name not in self._hook_names else None
+        self._hook_names.add(name)
+        hook_id = hook_id or operation_id(name, self.loop.next_position())
+        recorded = self.snapshot.hooks.get(hook_id)
+        if token is not None:
+            wanted = token
+        elif recorded is not None:
+            # Made up at random when it was opened: the history knows it.
+            wanted = recorded.token
+        else:
+            wanted = secrets.token_urlsafe(32)
+        hook = HookOperation(
+            hook_id,
+            name,
+            calling_site(),
+            wanted,
+            metadata,
+            expires,
+            decode,
+            self.loop.create_future(),
+        )
+        self.ledger.add(hook)
+        hook.future.operation = hook
+        return hook
+
+    def start_timer(self, delay: timedelta, handle: RunTimer) -> None:
+        """See ``Keeper``."""
+        handle.operation = TimerOperation(
+            operation_id("sleep", self.loop.next_position()),
+            "sleep",
+            calling_site(),
+            lambda: self.loop.wake(handle),
+            # What sleeps, so that it can be told when a cancellation request closes the timer.
+            next((arg for arg in handle._args or () if isinstance(arg, RunFuture)), None),
+            delay=delay,
+        )
+        self.ledger.add(handle.operation)
+
+    def stop_timer(self, handle: RunTimer) -> None:
+        """See ``Keeper``."""
+        handle.operation.stopped = True
+        self.ledger.give_up(handle.operation)
+
+    def give_up(self, operation: Operation) -> None:
+        """Nobody waits for a durable call any more."""
+        self.ledger.give_up(operation)
+
+    def wait_until(self, until: datetime) -> Any:
+        """A future that is done when ``until`` has passed."""
+        future = self.loop.create_future()
+        timer = TimerOperation(
+            operation_id("until", self.loop.next_position()),
+            "until",
+            calling_site(),
+            lambda: future.set_result(None),
+            future,
+            until=until,
+        )
+        self.ledger.add(timer)
+        future.operation = timer
+        return future
+
+    def durable_call(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """See ``Keeper``."""
+        call = getattr(function, "durable_call", None)
+        return None if call is None else call(self, args, kwargs, calling_site())
+
+    def patched(self, patch_id: str) -> bool:
+        """Whether the code behind a patch is to be taken; see ``flowpg.authoring.patched``."""
+        known = self._patches.get(check_id(patch_id, "patch id", 255))
+        if known is not None:
+            return known
+        taken = patch_id in self.snapshot.patches
+        if not taken and self.decided <= self.consumed:
+            # Nothing was decided after this place, so nothing can contradict the new code.
+            taken = True
+            self.ledger.add(PatchOperation(patch_id, calling_site()))
+        self._patches[patch_id] = taken
+        return taken
+
+    def set_attributes(self, changes: dict[str, Any]) -> None:
+        """Set attributes of the run; see ``flowpg.authoring.set_attributes``."""
+        check_attributes(changes)
+        after = merged(self.attributes, changes)
+        position = self.loop.next_position()
+        if equal(after, self.attributes):
+            return
+        self.attributes = after
+        call = operation_id("attributes", position)
+        self.ledger.add(AttributesOperation(call, calling_site(), copied(changes)))
