@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random as _random
 from asyncio import events
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
@@ -120,6 +120,29 @@ def progress(
     )
     report.check()
     run.ledger.add(ProgressOperation(report.progress_id, calling_site(), report))
+
+
+def patched(patch_id: str) -> bool:
+    """Whether the run takes the code behind a patch: ``if patched("pay-later"): ... else: ...``.
+
+    True in a run that comes here for the first time with this code, and in every replay of that
+    run: the history is marked. False in a run that has passed this place with the code from before,
+    which keeps the old branch until it ends. The answer is the same everywhere in a run. When no
+    run without the mark is open any more, remove the old branch and the call: histories with the
+    mark do not miss it.
+    """
+    return _run("patched()", "a patch is a question about a run's history").patched(patch_id)
+
+
+def set_attributes(attributes: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+    """Set attributes of the run: ``set_attributes(customer="acme", total=100)``.
+
+    Texts, numbers, true and false; None takes one away, what is not named stays. They are recorded
+    with what the workflow does next, and anyone who may list runs can read them. InvalidArgument
+    for anything else.
+    """
+    run = _run("set_attributes()", "attributes belong to a run")
+    run.set_attributes({**(attributes or {}), **named})
 
 
 @overload

@@ -107,6 +107,7 @@ def run_json(row: RunRow) -> dict[str, Any]:
         "status": row.status.value,
         "events": row.head_sequence,
         "blocked_reason": row.blocked_reason,
+        "attributes": row.attributes,
         "waiting_for": row.waiting_for,
         "created_at": format_time(row.created_at),
         "updated_at": format_time(row.updated_at),

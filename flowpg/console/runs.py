@@ -111,6 +111,7 @@ def show(
         ("driver", driven),
         ("waiting", row.waiting_for),
         *(("waits for", lines.wait_line(item, now)) for item in waiting),
+        *((f"{name} =", jsontext.encode(value)) for name, value in row.attributes.items()),
         ("reason", reason),
         ("error", snapshot.error),
     ]

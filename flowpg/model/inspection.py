@@ -32,12 +32,13 @@ class SuspensionKind(StrEnum):
 class RunRow:
     """One run as the list page shows it. Times are the database's.
 
-    ``blocked_reason`` is what the last worker said that could not go on. ``waiting_for`` is found
-    out at the moment of the call: why no live worker takes a run that has work to do (its queue is
-    paused, or none serves its queue, build or workflow); None in a store without a list of workers.
-    ``lease_owner`` held the run last if it was not given back, until ``lease_expires_at``;
-    ``available_at`` is from when a worker may take it. They are known of a run that was asked for
-    by its id, in a store in PostgreSQL, and None elsewhere.
+    ``attributes`` are what the workflow set with ``set_attributes``. ``blocked_reason`` is what the
+    last worker said that could not go on. ``waiting_for`` is found out at the moment of the call:
+    why no live worker takes a run that has work to do (its queue is paused, or none serves its
+    queue, build or workflow); None in a store without a list of workers. ``lease_owner`` held the
+    run last if it was not given back, until ``lease_expires_at``; ``available_at`` is from when a
+    worker may take it. They are known of a run that was asked for by its id, in a store in
+    PostgreSQL, and None elsewhere.
     """
 
     run_id: str
@@ -51,6 +52,7 @@ class RunRow:
     created_at: datetime
     updated_at: datetime
     ended_at: datetime | None
+    attributes: dict[str, Any] = field(default_factory=dict, hash=False)
     waiting_for: str | None = field(default=None, compare=False)
     lease_owner: str | None = field(default=None, compare=False)
     lease_expires_at: datetime | None = field(default=None, compare=False)

@@ -41,6 +41,7 @@ _RUN = (
     "updated_at",
     "ended_at",
     "waiting_for",
+    "attributes:text",
 )
 
 _LOAD_RUNS = Function(
@@ -253,7 +254,8 @@ def now() -> Call[datetime]:
 
 
 def _run_row(row: Row) -> RunRow:
-    run_id, name, version, build, queue, status, head, blocked, created, updated, ended, waits = row
+    run_id, name, version, build, queue, status, head, blocked, *rest = row
+    created, updated, ended, waits, attributes = rest
     return RunRow(
         run_id=run_id,
         workflow_name=name,
@@ -266,6 +268,7 @@ def _run_row(row: Row) -> RunRow:
         created_at=utc(created),
         updated_at=utc(updated),
         ended_at=utc_or_none(ended),
+        attributes={} if attributes is None else jsontext.decode(attributes, "attributes"),
         waiting_for=waits,
     )
 

@@ -69,6 +69,7 @@ def row(run: Run) -> RunRow:
         created_at=run.created_at,
         updated_at=run.updated_at,
         ended_at=run.ended_at,
+        attributes=dict(run.snapshot.attributes),
     )
 
 

@@ -84,17 +84,21 @@ def sweep(
     state: State, kind: WakeupKind, as_of: datetime | None, limit: int, run_id: str | None
 ) -> list[ScheduledWakeup]:
     """Complete every due timer, or dispose every expired hook; returns what this call did."""
-    until = as_of or state.now()
+    now = state.now()
+    until = as_of or now
     runs = state.runs.values() if run_id is None else [state.run(run_id)]
     rows = [row for run in runs for row in run.wakeups.values()]
     due = [row for row in rows if row.kind is kind and row.due_at <= until]
     due.sort(key=lambda row: (row.due_at, row.run_id, row.subject_id))
     for row in due[:limit]:
-        run, subject = state.run(row.run_id), row.subject_id
+        subject = row.subject_id
         if kind is WakeupKind.WAIT:
-            _applied(state, run, WAIT_COMPLETED, {"wait_id": subject}, subject)
+            event = NewEvent(WAIT_COMPLETED, {"wait_id": subject})
         else:
-            _applied(state, run, HOOK_DISPOSED, {"hook_id": subject}, subject)
+            event = NewEvent(HOOK_DISPOSED, {"hook_id": subject})
+        state.fold_in(row.run_id, [stored(event)], now)
+    for woken in dict.fromkeys(row.run_id for row in due[:limit]):
+        state.enqueue(woken)  # once a run, however much of it was due
     return [ScheduledWakeup(row.run_id, kind, row.subject_id, row.due_at) for row in due[:limit]]
 
 

@@ -822,6 +822,7 @@ CREATE TABLE flow_runs (
     dead_letter_id bigint,
     priority smallint NOT NULL DEFAULT 0,
     concurrency_key text COLLATE "C",
+    attributes jsonb,
     CONSTRAINT flow_runs_pkey PRIMARY KEY (run_id),
     CONSTRAINT flow_runs_status_check CHECK (status IN (
         'pending', 'running', 'suspended', 'cancelling',
@@ -870,6 +871,8 @@ COMMENT ON COLUMN flow_runs.ended_at IS 'Time of the terminal event; null while 
 COMMENT ON COLUMN flow_runs.dead_letter_id
     IS 'Dead letter of its drive task: until that is redriven, nothing wakes the run.';
 COMMENT ON COLUMN flow_runs.priority IS 'Priority of its drive tasks; smaller is claimed first.';
+COMMENT ON COLUMN flow_runs.attributes
+    IS 'What the workflow set with set_attributes; null when it set nothing.';
 COMMENT ON COLUMN flow_runs.concurrency_key
     IS 'Runs of one key in one queue share its limit of leases.';
 
@@ -1777,6 +1780,7 @@ COMMENT ON TYPE flow_run_change IS 'What one append does to the row of one run.'
 --    4  creates a hook                    8  settles a wait or a hook
 --   16  asks for cancellation            32  ends the run
 --   64  creates the run                 128  starts the run
+--  256  sets attributes of the run
 -- Arguments: p_event_type, p_has_due (whether it carries a deadline). The frequent types come
 --   first.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
@@ -1789,6 +1793,7 @@ RETURN CASE p_event_type
     WHEN 'step_completed' THEN 1
     WHEN 'wait_created' THEN 2
     WHEN 'wait_completed' THEN 8
+    WHEN 'wait_cancelled' THEN 8
     WHEN 'run_created' THEN 64
     WHEN 'run_started' THEN 128
     WHEN 'run_completed' THEN 32
@@ -1800,6 +1805,7 @@ RETURN CASE p_event_type
     WHEN 'step_non_retryable' THEN 1
     WHEN 'step_cancelled' THEN 1
     WHEN 'run_cancellation_requested' THEN 16
+    WHEN 'run_attributes_set' THEN 256
     ELSE CASE WHEN flow_terminal_status(p_event_type) IS NULL THEN 0 ELSE 32 END
 END;
 
@@ -2322,6 +2328,46 @@ REVOKE EXECUTE ON FUNCTION flow_project_runs(flow_run_change[]) FROM PUBLIC;
 COMMENT ON FUNCTION flow_project_runs(flow_run_change[])
     IS 'Brings flow_runs up to date and refuses what does not follow the head.';
 
+-- sql/functions/project/flow_project_attributes.sql
+-- flow_project_attributes: brings flow_runs.attributes up to date with newly stored events.
+-- Arguments: p_events, all of them. Attributes of several events of a run are set in their order; a
+--   null takes one away.
+-- Locks: rows. The run locks are the caller's. SQLSTATEs: WF009 what is set is not an object, or
+--   holds what jsonb cannot. Callers: internal.
+CREATE FUNCTION flow_project_attributes(p_events flow_event_fact[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_event flow_event_fact;
+BEGIN
+    FOREACH v_event IN ARRAY p_events LOOP
+        IF v_event.event_type = 'run_attributes_set'
+            AND (coalesce(json_typeof(flow_json_get(v_event.payload, 'attributes')), '') <> 'object'
+                 OR strpos(flow_json_shield(v_event.payload::text), E'\x7f3') > 0)
+        THEN
+            PERFORM flow_raise_transition(v_event.run_id,
+                'its attributes are not an object of plain texts, numbers, true and false');
+        END IF;
+    END LOOP;
+    UPDATE flow_runs AS r
+       SET attributes = nullif(
+               jsonb_strip_nulls(coalesce(r.attributes, '{}') || c.attributes), '{}')
+      FROM (SELECT e.run_id, jsonb_object_agg(a.key, a.value ORDER BY e.sequence) AS attributes
+              FROM unnest(p_events) AS e
+             CROSS JOIN LATERAL json_each(e.payload -> 'attributes') AS a
+             WHERE e.event_type = 'run_attributes_set'
+             GROUP BY e.run_id) AS c
+     WHERE r.run_id = c.run_id;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_project_attributes(flow_event_fact[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_project_attributes(flow_event_fact[])
+    IS 'Brings flow_runs.attributes up to date with newly stored events.';
+
 -- sql/functions/project/flow_project.sql
 -- flow_project: brings every projection up to date with newly stored events.
 -- Arguments: p_events, events of any number of runs, stored by this transaction. Called by the
@@ -2400,6 +2446,9 @@ BEGIN
         PERFORM flow_project_wakeups(p_events, v_flags, v_run_ids);
     END IF;
     PERFORM flow_project_runs(v_changes);
+    IF v_flags & 256 <> 0 THEN
+        PERFORM flow_project_attributes(p_events);
+    END IF;
     IF v_flags & 32 <> 0 THEN
         PERFORM flow_tell_ended(ARRAY(
             SELECT c.run_id FROM unnest(v_changes) AS c WHERE c.terminal_status IS NOT NULL));
@@ -2424,7 +2473,8 @@ DECLARE
     v_events flow_event_fact[];
 BEGIN
     SELECT array_agg(ROW(n.run_id, n.sequence, n.event_type, n.subject_id, n.due_at,
-               CASE WHEN n.event_type IN ('run_created', 'hook_created') THEN n.payload END,
+               CASE WHEN n.event_type IN ('run_created', 'hook_created', 'run_attributes_set')
+                    THEN n.payload END,
                n.recorded_at)::flow_event_fact)
       INTO v_events
       FROM new_events AS n;
@@ -3884,7 +3934,8 @@ COMMENT ON FUNCTION flow_raise_conflict(text, text) IS 'Raises WF002.';
 -- flow_resume_wait: completes a wait whose deadline has passed.
 -- Arguments: p_run_id, p_wait_id.
 -- Returns run_id, subject_id (the wait), applied and the head. A wait that was completed already,
---   or cancelled by a cancellation request or the end of its run, is not applied again.
+--   or cancelled by its workflow, a cancellation request or the end of its run, is not applied
+--   again.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001; WF004 the wait is unknown and the run has ended; WF009 the wait is unknown, or
 --   not due yet; WF010; WF013. Callers: client, worker.
@@ -5144,7 +5195,7 @@ CREATE FUNCTION flow_list_runs(
 ) RETURNS TABLE (
     run_id text, workflow_name text, workflow_version text, runtime_build text, queue text,
     status text, head_sequence bigint, blocked_reason text, created_at timestamptz,
-    updated_at timestamptz, ended_at timestamptz, waiting_for text
+    updated_at timestamptz, ended_at timestamptz, waiting_for text, attributes jsonb
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
@@ -5162,7 +5213,7 @@ BEGIN
         'SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
                 r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at,
                 flow_waiting_for(r.run_id, r.queue, r.workflow_name, r.runtime_build, r.status,
-                                 r.dead_letter_id)
+                                 r.dead_letter_id), r.attributes
            FROM flow_runs AS r
           WHERE r.head_sequence > 0',
         CASE WHEN p_status IS NOT NULL THEN ' AND r.status = $1' END,
@@ -5221,7 +5272,7 @@ RETURNS TABLE (
     status text, head_sequence bigint, blocked_reason text, created_at timestamptz,
     updated_at timestamptz, ended_at timestamptz, lease_epoch bigint, lease_owner text,
     lease_expires_at timestamptz, available_at timestamptz, waiting_for text,
-    dead_letter_id bigint, crashes integer
+    dead_letter_id bigint, crashes integer, attributes jsonb
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
@@ -5236,7 +5287,7 @@ BEGIN
            r.lease_epoch, t.lease_owner, t.lease_expires_at, t.available_at,
            flow_waiting_for(r.run_id, r.queue, r.workflow_name, r.runtime_build, r.status,
                             r.dead_letter_id),
-           r.dead_letter_id, coalesce(t.crashes, 0)
+           r.dead_letter_id, coalesce(t.crashes, 0), r.attributes
       FROM flow_runs AS r
       LEFT JOIN flow_tasks AS t ON t.run_id = r.run_id AND t.kind = 'drive_run'
      WHERE r.run_id = p_run_id;

@@ -16,6 +16,7 @@ CREATE TABLE flow_runs (
     dead_letter_id bigint,
     priority smallint NOT NULL DEFAULT 0,
     concurrency_key text COLLATE "C",
+    attributes jsonb,
     CONSTRAINT flow_runs_pkey PRIMARY KEY (run_id),
     CONSTRAINT flow_runs_status_check CHECK (status IN (
         'pending', 'running', 'suspended', 'cancelling',
@@ -64,5 +65,7 @@ COMMENT ON COLUMN flow_runs.ended_at IS 'Time of the terminal event; null while 
 COMMENT ON COLUMN flow_runs.dead_letter_id
     IS 'Dead letter of its drive task: until that is redriven, nothing wakes the run.';
 COMMENT ON COLUMN flow_runs.priority IS 'Priority of its drive tasks; smaller is claimed first.';
+COMMENT ON COLUMN flow_runs.attributes
+    IS 'What the workflow set with set_attributes; null when it set nothing.';
 COMMENT ON COLUMN flow_runs.concurrency_key
     IS 'Runs of one key in one queue share its limit of leases.';

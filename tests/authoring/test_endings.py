@@ -34,18 +34,21 @@ async def test_what_is_left_at_work_is_cancelled_when_the_workflow_returns() -> 
     assert outputs == ["front", "cleaned"]
 
 
-async def test_a_step_that_lost_its_race_settles_before_the_run_completes() -> None:
-    def build(app: FlowApp) -> None:
-        gate = asyncio.Event()
+async def test_a_step_that_lost_its_race_is_closed_before_the_run_completes() -> None:
+    ended: list[str] = []
 
+    def build(app: FlowApp) -> None:
         @app.step
         async def slow() -> str:
-            await gate.wait()
-            return "late"
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("slow")
+            return "never"
 
         @app.step
         async def fast() -> str:
-            gate.set()
+            await asyncio.sleep(0.01)
             return "fast"
 
         @app.workflow
@@ -58,7 +61,12 @@ async def test_a_step_that_lost_its_race_settles_before_the_run_completes() -> N
 
     played = await both(build)
     assert played.result == "fast"
-    assert played.types()[-2:] == ["step_completed slow#1", "run_completed"]
+    assert played.types()[-3:] == [
+        "step_completed fast#2",
+        "step_cancelled slow#1",
+        "run_completed",
+    ]
+    assert ended == ["slow", "slow"]  # once a history: its handler was told
 
 
 async def test_a_call_that_is_given_up_before_it_is_recorded_is_never_made() -> None:
@@ -97,7 +105,7 @@ async def test_a_timer_whose_task_is_cancelled_does_not_hold_the_run() -> None:
     assert [e.type for e in played.history].count("wait_completed") == 1
 
 
-async def test_a_timer_that_fires_for_nobody_disturbs_nothing() -> None:
+async def test_a_timeout_that_was_not_needed_is_closed_with_the_next_decision() -> None:
     def build(app: FlowApp) -> None:
         work = steps(app)
 
@@ -112,21 +120,21 @@ async def test_a_timer_that_fires_for_nobody_disturbs_nothing() -> None:
 
     played = await both(build)
     assert played.result == [0, 1, 2]
-    assert [e.type for e in played.history].count("wait_completed") == 6
+    types = played.types()
+    assert [t.split()[0] for t in types].count("wait_completed") == 3
+    for timer, after in ("sleep#1", "sleep#3"), ("sleep#4", "sleep#6"), ("sleep#7", "sleep#9"):
+        closed = types.index(f"wait_cancelled {timer}")
+        assert types[closed + 1] == f"wait_created {after}"
+        appended = played.history[closed].recorded_at, played.history[closed + 1].recorded_at
+        assert appended[0] == appended[1]
 
 
-async def test_any_durable_wait_can_be_timed_out_and_the_run_goes_on() -> None:
+async def test_any_durable_wait_can_be_timed_out_and_what_lost_is_closed() -> None:
     def build(app: FlowApp) -> None:
-        gate = asyncio.Event()
-
         @app.step
         async def slow() -> str:
-            await gate.wait()
-            return "late"
-
-        @app.step
-        async def release() -> None:
-            gate.set()
+            await asyncio.Event().wait()
+            return "never"
 
         @app.workflow
         async def main() -> list[str]:
@@ -137,24 +145,28 @@ async def test_any_durable_wait_can_be_timed_out_and_the_run_goes_on() -> None:
                 except TimeoutError:
                     seen.append("timed out")
             try:
-                async with asyncio.timeout(2), hook("again", token="u") as again:
+                # The token is free again in the very append that closes the first hook.
+                async with asyncio.timeout(2), hook("again", token="t") as again:
                     await again
             except TimeoutError:
                 seen.append("timed out")
-            await release()
             return seen
 
     for always_replay in (False, True):
         on = stage(build, always_replay=always_replay)
         starting = asyncio.create_task(on.start())
         while not starting.done():
-            # The slow step is at work all the while, so the drive does not return between timers.
+            # The slow step is at work at first, so the drive does not return.
             await asyncio.sleep(0)
             if await on.store.next_wakeup() is not None:
                 on.store.advance(timedelta(seconds=2))
                 await on.store.resume_due_waits()
                 on.engine.poke(on.run_id)
+        while not (await on.engine.drive(on.run_id)).terminal:
+            await on.pass_time()
         snapshot = await on.snapshot()
         assert snapshot.status is RunStatus.COMPLETED
         assert on.workflow.result(snapshot) == ["timed out"] * 4
+        closed = [e.type for e in await on.history() if e.type.endswith(("cancelled", "disposed"))]
+        assert closed == ["step_cancelled", "hook_disposed", "wait_cancelled", "hook_disposed"]
         await on.engine.close()

@@ -92,7 +92,7 @@ async def test_a_refused_commit_loses_nothing_and_doubles_nothing(
     calm = await play(stage(busy))
     store = Quarrelsome(random.Random(seed), 0.4)
     played = await play(stage(busy, always_replay=always_replay, store=store))
-    assert store.refused > 2
+    assert store.refused > 1
     assert played.result == calm.result
 
     def own(lines: list[str]) -> list[str]:

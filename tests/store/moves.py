@@ -17,6 +17,8 @@ VALUES = [None, 0, 1, 1.0, True, "", "a\x00b", [1], {"a": {"b": "ü"}}, "\ud800"
 RETRY = RetryPolicy.fixed(3, timedelta(seconds=7))
 
 values = st.sampled_from(VALUES)
+names = st.sampled_from(["customer", "ü"])
+attributes = st.sampled_from([None, "acme", 1, 2.5, True])
 durations = st.sampled_from([timedelta(0), timedelta(seconds=7), timedelta(minutes=2)])
 
 
@@ -44,15 +46,24 @@ def next_event(run: WorkflowRunSnapshot) -> st.SearchStrategy[NewEvent]:
         moves.append(created)
     if run.open.waits:
         moves.append(st.builds(events.wait_completed, st.sampled_from([*run.open.waits])))
+        moves.append(st.builds(events.wait_cancelled, st.sampled_from([*run.open.waits])))
     if run.open.hooks:
         moves.append(st.builds(events.hook_disposed, st.sampled_from([*run.open.hooks])))
     for step in run.open.steps.values():
         moves += _of_step(step)
+        moves.append(st.just(events.step_cancelled(step.step_id, step.attempt, "given up")))
+    moves.append(st.builds(_attributes, st.dictionaries(names, attributes, min_size=1)))
+    if free := _unused(run.patches):
+        moves.append(st.builds(events.patch_recorded, st.sampled_from(free)))
     return st.one_of(moves) if moves else st.just(events.run_failed("no"))
 
 
 def _unused(known: Mapping[str, object]) -> list[str]:
     return [subject for subject in SUBJECTS if subject not in known]
+
+
+def _attributes(changes: dict[str, object]) -> NewEvent:
+    return NewEvent(events.RUN_ATTRIBUTES_SET, {"attributes": changes})
 
 
 def _of_step(step: StepSnapshot) -> list[st.SearchStrategy[NewEvent]]:

@@ -111,6 +111,7 @@ def _choices(run: WorkflowRunSnapshot) -> list[Callable[[_Draw], NewEvent]]:
         choices.append(_step_event(one))
         choices.append(_step_event(one))
     choices += [_of(events.wait_completed, wait) for wait in run.open.waits]
+    choices += [_of(events.wait_cancelled, wait) for wait in run.open.waits]
     choices += [_of(events.hook_disposed, hook) for hook in run.open.hooks]
     choices += [_answer(hook) for hook in run.open.hooks]
     return choices
@@ -196,7 +197,7 @@ def _ends(run: WorkflowRunSnapshot) -> Callable[[_Draw], NewEvent]:
             events.run_timed_out(NOW + draw(delays), draw(st.none() | any_text)),
             event(events.RUN_HOST_SHUTDOWN, reason=draw(st.none() | any_text)),
         ]
-        if not run.open.steps and run.cancellation is None:
+        if not run.open.steps:
             ends += [events.run_completed(draw(json_values))] * 3
         fatal = run.steps.get(run.open.fatal_step or "")
         if fatal is not None and fatal.error is not None:

@@ -214,6 +214,7 @@ def test_every_event_knows_its_key_and_what_it_is_about() -> None:
         "run_cancelled",
         "run_timed_out",
         "run_host_shutdown",
+        "run_attributes_set",
     }
     for one in envelopes(*ONE_OF_EACH):
         assert one.key == events.EVENT_KEYS[one.type]

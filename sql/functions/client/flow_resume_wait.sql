@@ -1,7 +1,8 @@
 -- flow_resume_wait: completes a wait whose deadline has passed.
 -- Arguments: p_run_id, p_wait_id.
 -- Returns run_id, subject_id (the wait), applied and the head. A wait that was completed already,
---   or cancelled by a cancellation request or the end of its run, is not applied again.
+--   or cancelled by its workflow, a cancellation request or the end of its run, is not applied
+--   again.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001; WF004 the wait is unknown and the run has ended; WF009 the wait is unknown, or
 --   not due yet; WF010; WF013. Callers: client, worker.

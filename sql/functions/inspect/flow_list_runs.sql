@@ -12,7 +12,7 @@ CREATE FUNCTION flow_list_runs(
 ) RETURNS TABLE (
     run_id text, workflow_name text, workflow_version text, runtime_build text, queue text,
     status text, head_sequence bigint, blocked_reason text, created_at timestamptz,
-    updated_at timestamptz, ended_at timestamptz, waiting_for text
+    updated_at timestamptz, ended_at timestamptz, waiting_for text, attributes jsonb
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
@@ -30,7 +30,7 @@ BEGIN
         'SELECT r.run_id, r.workflow_name, r.workflow_version, r.runtime_build, r.queue, r.status,
                 r.head_sequence, r.blocked_reason, r.created_at, r.updated_at, r.ended_at,
                 flow_waiting_for(r.run_id, r.queue, r.workflow_name, r.runtime_build, r.status,
-                                 r.dead_letter_id)
+                                 r.dead_letter_id), r.attributes
            FROM flow_runs AS r
           WHERE r.head_sequence > 0',
         CASE WHEN p_status IS NOT NULL THEN ' AND r.status = $1' END,

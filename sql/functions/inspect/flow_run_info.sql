@@ -7,7 +7,7 @@ RETURNS TABLE (
     status text, head_sequence bigint, blocked_reason text, created_at timestamptz,
     updated_at timestamptz, ended_at timestamptz, lease_epoch bigint, lease_owner text,
     lease_expires_at timestamptz, available_at timestamptz, waiting_for text,
-    dead_letter_id bigint, crashes integer
+    dead_letter_id bigint, crashes integer, attributes jsonb
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
@@ -22,7 +22,7 @@ BEGIN
            r.lease_epoch, t.lease_owner, t.lease_expires_at, t.available_at,
            flow_waiting_for(r.run_id, r.queue, r.workflow_name, r.runtime_build, r.status,
                             r.dead_letter_id),
-           r.dead_letter_id, coalesce(t.crashes, 0)
+           r.dead_letter_id, coalesce(t.crashes, 0), r.attributes
       FROM flow_runs AS r
       LEFT JOIN flow_tasks AS t ON t.run_id = r.run_id AND t.kind = 'drive_run'
      WHERE r.run_id = p_run_id;

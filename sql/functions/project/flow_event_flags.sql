@@ -4,6 +4,7 @@
 --    4  creates a hook                    8  settles a wait or a hook
 --   16  asks for cancellation            32  ends the run
 --   64  creates the run                 128  starts the run
+--  256  sets attributes of the run
 -- Arguments: p_event_type, p_has_due (whether it carries a deadline). The frequent types come
 --   first.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
@@ -16,6 +17,7 @@ RETURN CASE p_event_type
     WHEN 'step_completed' THEN 1
     WHEN 'wait_created' THEN 2
     WHEN 'wait_completed' THEN 8
+    WHEN 'wait_cancelled' THEN 8
     WHEN 'run_created' THEN 64
     WHEN 'run_started' THEN 128
     WHEN 'run_completed' THEN 32
@@ -27,6 +29,7 @@ RETURN CASE p_event_type
     WHEN 'step_non_retryable' THEN 1
     WHEN 'step_cancelled' THEN 1
     WHEN 'run_cancellation_requested' THEN 16
+    WHEN 'run_attributes_set' THEN 256
     ELSE CASE WHEN flow_terminal_status(p_event_type) IS NULL THEN 0 ELSE 32 END
 END;
 

@@ -75,6 +75,9 @@ BEGIN
         PERFORM flow_project_wakeups(p_events, v_flags, v_run_ids);
     END IF;
     PERFORM flow_project_runs(v_changes);
+    IF v_flags & 256 <> 0 THEN
+        PERFORM flow_project_attributes(p_events);
+    END IF;
     IF v_flags & 32 <> 0 THEN
         PERFORM flow_tell_ended(ARRAY(
             SELECT c.run_id FROM unnest(v_changes) AS c WHERE c.terminal_status IS NOT NULL));

@@ -10,7 +10,8 @@ DECLARE
     v_events flow_event_fact[];
 BEGIN
     SELECT array_agg(ROW(n.run_id, n.sequence, n.event_type, n.subject_id, n.due_at,
-               CASE WHEN n.event_type IN ('run_created', 'hook_created') THEN n.payload END,
+               CASE WHEN n.event_type IN ('run_created', 'hook_created', 'run_attributes_set')
+                    THEN n.payload END,
                n.recorded_at)::flow_event_fact)
       INTO v_events
       FROM new_events AS n;
