@@ -131,10 +131,9 @@ def test_a_closed_id_stays_closed() -> None:
 
 
 def test_a_run_with_nothing_else_open_is_running_again() -> None:
-    run = running(events.wait_created("t", delay=SECOND))
-    assert run.status is RunStatus.SUSPENDED
-    add(run, events.wait_cancelled("t"))
-    assert run.status is RunStatus.RUNNING
+    waiting = events.wait_created("t", delay=SECOND)
+    assert running(waiting).status is RunStatus.SUSPENDED
+    assert running(waiting, events.wait_cancelled("t")).status is RunStatus.RUNNING
 
 
 def test_completing_despite_a_cancellation_must_be_said() -> None:
@@ -163,8 +162,12 @@ def test_a_patch_is_recorded_once() -> None:
 
 def test_attributes_are_merged_and_null_takes_one_away() -> None:
     run = running()
-    for changes in ({"a": 1, "b": "x"}, {"b": None, "c": True}):
-        made = plan(run, lambda ctx, changes=changes: ctx.set_attributes(changes))
+    first: dict[str, Any] = {"a": 1, "b": "x"}
+    for command in (
+        lambda ctx: ctx.set_attributes(first),
+        lambda ctx: ctx.set_attributes({"b": None, "c": True}),
+    ):
+        made = plan(run, command)
         assert types(made) == ["run_attributes_set"]
         assert made.news
         add(run, *made.events)
