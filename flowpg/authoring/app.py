@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import get_ident
 from time import monotonic
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from flowpg.authoring import hazards
 from flowpg.authoring.errors import TurnTooLong
@@ -15,7 +16,14 @@ from flowpg.authoring.parking import ParkingLot
 from flowpg.authoring.steps import AnyStep, AsyncStep, Errors, SyncStep, make_step, run_step
 from flowpg.authoring.turns import RunTurns
 from flowpg.authoring.watchdog import TurnRules
-from flowpg.authoring.workflows import RunMethod, Workflow, WorkflowDefinition
+from flowpg.authoring.workflows import (
+    AnyWorkflow,
+    RunMethod,
+    SyncRunMethod,
+    SyncWorkflow,
+    Workflow,
+    WorkflowDefinition,
+)
 from flowpg.errors import InvalidArgument, NonDeterministic, UnknownStep, UnknownWorkflow
 from flowpg.model.arguments import check_queue
 from flowpg.model.commands import Decision
@@ -62,7 +70,11 @@ class WorkflowDecorator(Protocol):
     @overload
     def __call__(self, target: type[C], /) -> type[C]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, target: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self, target: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Workflow[P, R]: ...
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> SyncWorkflow[P, R]: ...
 
 
 class FlowApp:
@@ -99,7 +111,7 @@ class FlowApp:
             raise InvalidArgument("max_parked must not be negative, step_threads at least 1")
         self.always_replay = always_replay
         self.transactions = transactions
-        self.workflows: dict[str, Workflow[..., Any]] = {}
+        self.workflows: dict[str, AnyWorkflow] = {}
         self.steps: dict[str, AnyStep] = {}
         self.parked = ParkingLot(max_parked)
         self._rules = TurnRules(slow_turn, longest_turn, strict).check()
@@ -175,7 +187,11 @@ class FlowApp:
     @overload
     def workflow(self, target: type[C], /) -> type[C]: ...  # type: ignore[overload-overlap]
     @overload
-    def workflow(self, target: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    def workflow(  # type: ignore[overload-overlap]
+        self, target: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Workflow[P, R]: ...
+    @overload
+    def workflow(self, target: Callable[P, R], /) -> SyncWorkflow[P, R]: ...
     @overload
     def workflow(
         self, /, *, name: str | None = None, version: str = "1", queue: str | None = None
@@ -189,8 +205,10 @@ class FlowApp:
         version: str = "1",
         queue: str | None = None,
     ) -> Any:
-        """Declare a workflow: an ``async def``, or a class with ``async def run``, of which each
-        run has an instance of its own. A class stays what it is; ``of`` gives its workflow.
+        """Declare a workflow: a function, or a class with a method ``run``, of which each run has
+        an instance of its own. A class stays what it is; ``of`` gives its workflow. What is an
+        ``async def`` awaits its steps; a plain function calls those that are plain functions, and
+        waits with ``flowpg.sync``.
 
         It is replayed, so it does no I/O and asks neither clock nor chance, except through this
         package; all else is asyncio as ever. ``name`` (default: the function's) is what runs are
@@ -201,9 +219,10 @@ class FlowApp:
 
         def declare(target: Any) -> Any:
             if not inspect.isclass(target) and not inspect.isfunction(target):
-                raise InvalidArgument("a workflow must be a coroutine function or a class")
+                raise InvalidArgument("a workflow must be a function or a class")
             definition = WorkflowDefinition(target, name or target.__name__, version)
-            made: Workflow[..., Any] = Workflow(target, definition, queue)
+            kind: Any = SyncWorkflow if definition.blocking else Workflow
+            made: AnyWorkflow = kind(target, definition, queue)
             if made.name in self.workflows:
                 raise InvalidArgument(f"app {self.name!r} has a workflow {made.name!r} already")
             self.workflows[made.name] = made
@@ -211,11 +230,15 @@ class FlowApp:
 
         return declare if target is None else declare(target)
 
-    def of(self, target: type[RunMethod[P, R]], /) -> Workflow[P, R]:
+    @overload
+    def of(self, target: type[RunMethod[P, R]], /) -> Workflow[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def of(self, target: type[SyncRunMethod[P, R]], /) -> SyncWorkflow[P, R]: ...
+    def of(self, target: type[Any], /) -> Any:
         """The workflow that a class was declared as. InvalidArgument if it was not."""
         for workflow in self.workflows.values():
             if workflow.definition.target is target:
-                return cast("Workflow[P, R]", workflow)
+                return workflow
         raise InvalidArgument(f"app {self.name!r} has no workflow {target.__name__}")
 
     # -- FlowRuntime ----------------------------------------------------------------------------
@@ -265,7 +288,9 @@ class FlowApp:
         turns = self.parked.take(invocation.run_id)
         if turns is None:
             return None
-        if turns.definition is definition and turns.continues(invocation.history):
+        # The stack of a plain function runs on no other thread.
+        here = not definition.blocking or turns.thread == get_ident()
+        if turns.definition is definition and here and turns.continues(invocation.history):
             return turns
         turns.forget()
         return None

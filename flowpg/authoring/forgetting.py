@@ -30,6 +30,8 @@ from collections.abc import Iterable
 from gc import get_referents
 from typing import Any
 
+from greenlet import greenlet
+
 logger = logging.getLogger("flowpg.authoring")
 
 _FINALIZED = 1
@@ -60,15 +62,20 @@ _LINK_NAMES = frozenset(
 _kept: list[Any] = []
 
 
-def forget(coroutines: Iterable[Any]) -> None:
+def forget(coroutines: Iterable[Any]) -> list[Any]:
     """Arrange that the given suspended coroutines, and what hangs in their frames, are freed
-    without any of their code running. The caller drops its references afterwards."""
-    found = list(_hanging_in(coroutines))
+    without any of their code running. The caller drops its references afterwards, and sees to the
+    stacks of plain functions that are returned: what hangs in their frames is not known here."""
+    found: list[Any] = []
+    strands: list[Any] = []
+    for item in _hanging_in(coroutines):
+        (strands if isinstance(item, greenlet) else found).append(item)
     if _can_mark():
         for item in found:
             _mark(item)
     else:
         _kept.extend(found)
+    return strands
 
 
 def _hanging_in(coroutines: Iterable[Any]) -> Iterable[Any]:
@@ -84,6 +91,9 @@ def _hanging_in(coroutines: Iterable[Any]) -> Iterable[Any]:
             seen.add(id(item))
             yield item
             waiting.extend((found, 1) for found in get_referents(item))
+        elif isinstance(item, greenlet):
+            seen.add(id(item))
+            yield item
         elif (
             isinstance(item, _LINKS)
             or type(item).__name__ in _LINK_NAMES

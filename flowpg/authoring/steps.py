@@ -20,6 +20,7 @@ from flowpg.authoring.failures import failure_body
 from flowpg.authoring.loop import RunLoop
 from flowpg.authoring.sites import Site, calling_site
 from flowpg.authoring.step_context import StepContext, current_step
+from flowpg.authoring.strands import wait, waiting_allowed
 from flowpg.authoring.transactional import (
     needs_connection,
     stored_shape,
@@ -79,6 +80,10 @@ class StepBase:
         position = run.loop.next_position()
         return _outcome(run, self, self.codec.encode_arguments(args, kwargs), position, site)
 
+    def waited(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """The result of a call where plain functions can wait, else the call itself."""
+        return wait(call) if waiting_allowed() else call
+
     def with_options(self, retry: RetryPolicy | None, timeouts: StepTimeouts | None = None) -> Any:
         """The same step under another retry policy, or with other timeouts."""
         return type(self)(
@@ -98,7 +103,8 @@ class AsyncStep(StepBase, Generic[P, R]):
         """In a workflow: run the step. Elsewhere: call the function."""
         loop = events._get_running_loop()
         if isinstance(loop, RunLoop):
-            return self.durable_call(loop.run, args, kwargs, calling_site())
+            made: Any = self.durable_call(loop.run, args, kwargs, calling_site())
+            return self.waited(made) if loop.run.definition.blocking else made  # type: ignore[no-any-return]
         if self.transaction is not None:
             raise needs_connection(self)
         call: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
@@ -121,10 +127,12 @@ class SyncStep(StepBase, Generic[P, R]):
     """
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function. In a workflow this gives what ``run`` gives, to be awaited."""
+        """Call the function. In a workflow that is a plain function: run the step and wait for its
+        result. In any other this gives what ``run`` gives, to be awaited."""
         loop = events._get_running_loop()
         if isinstance(loop, RunLoop):
-            return self.durable_call(loop.run, args, kwargs, calling_site())  # type: ignore[return-value]
+            call: Any = self.durable_call(loop.run, args, kwargs, calling_site())
+            return self.waited(call) if loop.run.definition.blocking else call  # type: ignore[no-any-return]
         if self.transaction is not None:
             raise needs_connection(self)
         result: R = self.function(*args, **kwargs)

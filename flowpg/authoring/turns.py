@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from datetime import datetime
+from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from flowpg.authoring.errors import HookClosed, UndecodablePayload, WorkflowStuc
 from flowpg.authoring.failures import FailureOrigin, read_failure
 from flowpg.authoring.forgetting import forget
 from flowpg.authoring.operations import StepOperation
+from flowpg.authoring.unwinding import drop
 from flowpg.authoring.watchdog import DEFAULT_RULES, Turn, TurnRules
 from flowpg.errors import SerializationError
 from flowpg.model import events, jsontext
@@ -64,6 +66,7 @@ class RunTurns(RunCalls):
     ) -> None:
         super().__init__(invocation)
         self.definition = definition
+        self.thread = get_ident()
         self.turn = Turn(invocation.run_id, definition.spec.name, rules)
         self.ending = Ending(self)
         self.started_at: datetime
@@ -119,11 +122,13 @@ class RunTurns(RunCalls):
         """Drop the coroutine without running any of its code."""
         loop = self.loop
         loop.dropped = True
-        forget(task.get_coro() for task in loop.live_tasks())
+        strands = forget(task.get_coro() for task in loop.live_tasks())
         for task in loop.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop.tasks.clear()
         self.ending.main = None
+        for strand in strands:
+            drop(strand)
 
     def _deliver(self, new: Sequence[FlowEventEnvelope], seen: int) -> None:
         for event in new:

@@ -1,4 +1,4 @@
-"""Workflows: coroutine functions, and classes with a coroutine method ``run``.
+"""Workflows: functions, and classes with a method ``run``, each asynchronous or plain.
 
 A class is instantiated without arguments once a run, and keeps what its methods share in ``self``.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from flowpg.authoring.codec import FunctionCodec
 from flowpg.authoring.errors import WorkflowFailed
 from flowpg.authoring.failures import human_text, read_failure
+from flowpg.authoring.strands import carry_out
 from flowpg.errors import InvalidArgument
 from flowpg.model.records import StartRequest
 from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
@@ -27,6 +28,14 @@ class RunMethod(Protocol[P, R_co]):
     """A workflow as a class: ``run`` is the workflow."""
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """Carry out the workflow."""
+        ...
+
+
+class SyncRunMethod(Protocol[P, R_co]):
+    """The same with a plain method."""
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Carry out the workflow."""
         ...
 
@@ -52,42 +61,41 @@ class WorkflowDefinition:
         self.target = target
         if inspect.isclass(target):
             method = getattr(target, "run", None)
-            if not inspect.iscoroutinefunction(method):
-                raise InvalidArgument(f"workflow class {target.__name__} needs `async def run`")
+            if not inspect.isfunction(method):
+                raise InvalidArgument(f"workflow class {target.__name__} needs a method `run`")
             made: Any = target
             self._function: Callable[..., Any] = lambda *a, **kw: made().run(*a, **kw)
             self.codec = FunctionCodec(method, f"workflow {name!r}", skip=1)
-        elif inspect.iscoroutinefunction(target):
-            self._function = target
-            self.codec = FunctionCodec(target, f"workflow {name!r}")
         else:
-            raise InvalidArgument("a workflow must be a coroutine function (`async def`)")
+            method = self._function = target
+            self.codec = FunctionCodec(target, f"workflow {name!r}")
+        if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
+            raise InvalidArgument("a workflow must return its result; it cannot be a generator")
+        self.blocking = not inspect.iscoroutinefunction(method)
+        """Whether it is a plain function, which waits by leaving its stack."""
         self.spec = WorkflowSpec.python(name, version)
         self.spec.check()
 
     def coroutine(self, input: Any) -> Coroutine[Any, Any, Any]:
         """The workflow, about to begin. SerializationError if ``input`` does not fit it."""
         args, kwargs = self.codec.decode_arguments(input)
-        return self.call(args, kwargs)
-
-    def call(self, args: Any, kwargs: Any) -> Coroutine[Any, Any, Any]:
-        """The workflow as the plain coroutine it is."""
-        coroutine: Coroutine[Any, Any, Any] = self._function(*args, **kwargs)
+        if self.blocking:
+            return carry_out(self._function, args, kwargs)
+        coroutine: Coroutine[Any, Any, Any] = self.call(args, kwargs)
         return coroutine
 
+    def call(self, args: Any, kwargs: Any) -> Any:
+        """What the function gives that the workflow is: a coroutine, or a plain one's result."""
+        return self._function(*args, **kwargs)
 
-class Workflow(Generic[P, R]):
-    """A registered workflow. Calling it calls the plain function: in a test, or as a part of
-    another workflow."""
+
+class WorkflowBase(Generic[P, R]):
+    """What registered workflows of both kinds share."""
 
     def __init__(self, target: Any, definition: WorkflowDefinition, queue: str | None) -> None:
         self.definition = definition
         self.queue = queue
-        functools.update_wrapper(self, target, updated=())
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """The plain coroutine; no run is started."""
-        return self.definition.call(args, kwargs)
+        functools.update_wrapper(cast("Any", self), target, updated=())
 
     @property
     def name(self) -> str:
@@ -139,3 +147,26 @@ class Workflow(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.name!r}>"
+
+
+class Workflow(WorkflowBase[P, R]):
+    """A registered workflow. Calling it calls the plain function: in a test, or as a part of
+    another workflow."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """The plain coroutine; no run is started."""
+        coroutine: Coroutine[Any, Any, R] = self.definition.call(args, kwargs)
+        return coroutine
+
+
+class SyncWorkflow(WorkflowBase[P, R]):
+    """A registered workflow that is a plain function; see ``flowpg.sync``. Calling it calls that:
+    in a test, or as a part of another workflow of its kind."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the plain function; no run is started."""
+        result: R = self.definition.call(args, kwargs)
+        return result
+
+
+AnyWorkflow = Workflow[..., Any] | SyncWorkflow[..., Any]

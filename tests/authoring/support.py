@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flowpg.authoring.app import FlowApp
-from flowpg.authoring.workflows import Workflow
+from flowpg.authoring.workflows import AnyWorkflow
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model.events import HOOK_CREATED, FlowEventEnvelope
 from flowpg.model.snapshot import WorkflowRunSnapshot
@@ -28,7 +28,7 @@ class Stage:
     app: FlowApp
     store: InMemoryEventStore
     engine: FlowEngine
-    workflow: Workflow[..., Any]
+    workflow: AnyWorkflow
     run_id: str = RUN_ID
 
     async def snapshot(self) -> WorkflowRunSnapshot:
@@ -75,7 +75,7 @@ class Played:
 
     history: list[FlowEventEnvelope]
     snapshot: WorkflowRunSnapshot
-    workflow: Workflow[..., Any]
+    workflow: AnyWorkflow
 
     @property
     def result(self) -> Any:

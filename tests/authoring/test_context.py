@@ -28,6 +28,8 @@ from tests.authoring.support import RUN_ID, START, both, play, stage
         ("info()", context.info),
         ("hook()", lambda: context.hook("x")),
         ("progress()", lambda: context.progress(1)),
+        ("patched()", lambda: context.patched("p")),
+        ("set_attributes()", lambda: context.set_attributes(a=1)),
     ],
 )
 def test_outside_a_workflow_each_says_so(name: str, call: Callable[[], Any]) -> None:

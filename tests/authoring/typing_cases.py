@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
+from flowpg import sync
 from flowpg.authoring import FlowApp, Hook, Retry, Workflow, hook
 from flowpg.authoring.steps import SyncStep
 from flowpg.engine.flow_engine import FlowEngine
@@ -69,6 +70,18 @@ async def checkout(order_id: str, cents: int = 5) -> Receipt:
     return receipt
 
 
+@app.workflow
+def plain(order_id: str) -> Receipt:
+    assert_type(render(Receipt(order_id)), bytes)
+    assert_type(sync.wait(charge(order_id, 5)), Receipt)
+    assert_type(sync.gather(lambda: render(Receipt(order_id))), list[bytes])
+    assert_type(sync.spawn(render, Receipt(order_id)).result(), bytes)
+    sync.spawn(render, order_id)  # type: ignore[arg-type]
+    with sync.hook("approval", Approval) as approval:
+        assert_type(approval.result(), Approval)
+    return Receipt(order_id)
+
+
 @app.workflow(name="class.style", version="2")
 class Subscription:
     """A workflow that keeps state."""
@@ -99,6 +112,9 @@ def calls() -> None:
     two: Coroutine[Any, Any, Receipt] = checkout("x", 5)
     three: Coroutine[Any, Any, int] = subscription("x", 5)
     del one, two, three
+    assert_type(plain("x"), Receipt)
+    plain(5)  # type: ignore[arg-type]
+    assert_type(plain.input("x"), dict[str, Any])
     assert_type(Subscription().paid, int)
     assert_type(checkout.input("x", cents=5), dict[str, Any])
 
@@ -120,10 +136,6 @@ def misuse() -> None:
     subscription.input("x", "y")  # type: ignore[arg-type]
     app.of(Receipt)  # type: ignore[arg-type]
     render(5)  # type: ignore[arg-type]
-
-    @app.workflow  # type: ignore[arg-type]
-    def not_async(x: int) -> int:
-        return x
 
     app.step(retry="often")  # type: ignore[call-overload]
     app.workflow(retries=5)  # type: ignore[call-overload]

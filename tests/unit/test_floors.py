@@ -17,7 +17,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"resources"}),
     frozenset({"store", "postgres"}),
     frozenset({"engine", "authoring", "client"}),
-    frozenset({"fleet", "observe"}),
+    frozenset({"fleet", "observe", "sync"}),
     frozenset({"console", "web", "testing"}),
 )
 
