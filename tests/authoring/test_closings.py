@@ -33,8 +33,8 @@ async def test_cancelling_a_task_that_sleeps_closes_its_timer_and_nothing_wakes_
     played = await both(build, acts=(look,))
     assert played.result == "gone"
     types = played.types()
-    assert types[types.index("wait_cancelled sleep#1") + 1] == "hook_created go"
-    assert "wait_completed sleep#1" not in types
+    assert types[types.index("wait_cancelled sleep#1/1") + 1] == "hook_created go"
+    assert "wait_completed sleep#1/1" not in types
 
 
 async def test_the_hook_that_lost_to_its_timeout_is_withdrawn_and_its_token_is_free() -> None:
@@ -100,7 +100,7 @@ async def test_a_history_that_closed_what_the_code_waits_for_is_no_history_of_it
     await on.start()
     app = FlowApp("changed")
     changed(app)
-    with pytest.raises(NonDeterministic, match="timer 'sleep#1' is given up, but") as caught:
+    with pytest.raises(NonDeterministic, match="timer .sleep#1/1. is given up, but") as caught:
         replay(app, await on.history())
     assert "called at" in str(caught.value)
 
