@@ -52,11 +52,15 @@ from flowpg.errors import (
     StoreError,
     StoreUnavailable,
     TransactionsUnavailable,
+    UndecodablePayload,
+    UnknownKey,
     UnknownStep,
     UnknownWorkflow,
 )
 from flowpg.fleet.worker import FlowWorker
+from flowpg.model.codecs import Compression, PayloadCodec
 from flowpg.model.commands import Decision, RuntimeCommand, StepCommand
+from flowpg.model.encryption import Encryption
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.hooks import HookCallbackRoute, HookMetadata
 from flowpg.model.inspection import (
@@ -101,7 +105,9 @@ __all__ = [
     "Backoff",
     "CancellationRequest",
     "ChildOperationReference",
+    "Compression",
     "Decision",
+    "Encryption",
     "EngineFault",
     "EventConflict",
     "FanoutFlowEventObserver",
@@ -133,6 +139,7 @@ __all__ = [
     "LeaseLost",
     "NonDeterministic",
     "NonRetryable",
+    "PayloadCodec",
     "PayloadTooLarge",
     "PermissionDenied",
     "PostgresEventStore",
@@ -172,6 +179,8 @@ __all__ = [
     "StoreUnavailable",
     "SuspensionKind",
     "TransactionsUnavailable",
+    "UndecodablePayload",
+    "UnknownKey",
     "UnknownStep",
     "UnknownWorkflow",
     "VerbResult",

@@ -18,6 +18,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from flowpg.errors import RunNotFound, StoreError, StoreUnavailable
 from flowpg.model.arguments import MAX_PAGE, check_queue
+from flowpg.model.codecs import CodecChain, PayloadCodec
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.inspection import (
     ActiveHookSnapshot,
@@ -38,6 +39,7 @@ from flowpg.postgres.pool import LEFT_BEHIND, connection_options
 from flowpg.postgres.waits import Look, Pause, await_run, waiting
 from flowpg.replay.projection import project
 from flowpg.store.imports import check_history
+from flowpg.store.sealing import opened_snapshot, sealed_request
 
 T = TypeVar("T")
 
@@ -54,8 +56,9 @@ class FlowClient:
     commit, gone after a rollback. An error fails that transaction; use a savepoint to go on.
     ``prepare=False`` is for PgBouncer in transaction mode; ``timeout`` is how many seconds a call
     waits for a connection. ``direct_dsn`` leads to the server past any pooler, to be told there
-    what ``wait`` waits for. Errors are those of ``flowpg.errors``; StoreUnavailable means the
-    outcome is unknown, and that the call may be repeated.
+    what ``wait`` waits for. ``codecs`` are those of the FlowApp: they seal what this client hands
+    over, and open the snapshots it returns. Errors are those of ``flowpg.errors``; StoreUnavailable
+    means the outcome is unknown, and that the call may be repeated.
     """
 
     def __init__(
@@ -67,7 +70,9 @@ class FlowClient:
         prepare: bool = True,
         timeout: float = 30.0,
         direct_dsn: str | None = None,
+        codecs: Sequence[PayloadCodec] = (),
     ) -> None:
+        self._codecs = CodecChain(codecs)
         self._schema = schema
         self._connection = source if isinstance(source, psycopg.Connection) else None
         self._pool = source if isinstance(source, ConnectionPool) else None
@@ -110,13 +115,15 @@ class FlowClient:
         The same id with an equal spec and input is ``applied=False``. Raises RunConflict,
         InvalidRunId, InvalidWorkflow, SerializationError, PayloadTooLarge.
         """
-        return self._run(verbs.start(StartRequest(spec, input, run_id, queue)), connection)
+        request = sealed_request(self._codecs, StartRequest(spec, input, run_id, queue))
+        return self._run(verbs.start(request), connection)
 
     def start_many(
         self, requests: Sequence[StartRequest], *, connection: Any = None
     ) -> list[StartResult]:
         """Create many runs in one transaction, each on its own merits, in order."""
-        return self._run(verbs.start_many(requests), connection) if requests else []
+        sealed = [sealed_request(self._codecs, request) for request in requests]
+        return self._run(verbs.start_many(sealed), connection) if sealed else []
 
     # -- telling a run something ------------------------------------------------------------------
     def resume_wait(self, run_id: str, wait_id: str, *, connection: Any = None) -> VerbResult:
@@ -128,12 +135,14 @@ class FlowClient:
     ) -> VerbResult:
         """Answer a hook. The same payload again is ``applied=False``; HookConflict for another
         payload, or a disposed or cancelled hook; RunTerminal."""
+        payload = self._codecs.seal_answer(payload, run_id, hook_id)
         return self._run(verbs.resume_hook(run_id, hook_id, payload), connection)
 
     def resume_hook_by_token(
         self, token: str, payload: Any, *, connection: Any = None
     ) -> VerbResult:
         """Answer the active hook with this token. HookTokenNotFound if there is none."""
+        payload = self._codecs.seal_answer_by_token(token, payload)
         return self._run(verbs.resume_hook_by_token(token, payload), connection)
 
     def dispose_hook(self, run_id: str, hook_id: str, *, connection: Any = None) -> VerbResult:
@@ -186,7 +195,8 @@ class FlowClient:
         loaded = self._run(reads.load_runs([run_id])).get(run_id)
         if loaded is None:
             raise RunNotFound(run_id)
-        return project(run_id, loaded.history)
+        snapshot = project(run_id, loaded.history)
+        return opened_snapshot(self._codecs, snapshot) if self._codecs else snapshot
 
     def history(self, run_id: str) -> list[FlowEventEnvelope]:
         """The whole history of a run, payloads as stored. RunNotFound."""

@@ -22,6 +22,8 @@
     ├── EngineFault                 this process cannot drive the run; another may
     │   ├── UnknownWorkflow         no workflow of this name is registered here
     │   ├── UnknownStep             no step of this name is registered here
+    │   ├── UndecodablePayload      a recorded value does not fit the code of this process
+    │   │   └── UnknownKey          it is encrypted with a key that this process does not have
     │   ├── RuntimeBuildUnavailable the run is pinned to another build
     │   ├── RuntimeBuildRouteNotFound no route leads to workers of a build
     │   └── TransactionsUnavailable transactional steps need PostgreSQL
@@ -237,6 +239,15 @@ class UnknownStep(EngineFault):
     def __init__(self, name: str) -> None:
         super().__init__(f"no step named {name!r} is registered here")
         self.name = name
+
+
+class UndecodablePayload(EngineFault):
+    """A value in the history does not fit what the code of this process says it is, or cannot be
+    decrypted or decompressed here."""
+
+
+class UnknownKey(UndecodablePayload):
+    """A value is encrypted with a key that this process does not have."""
 
 
 class RuntimeBuildUnavailable(EngineFault):

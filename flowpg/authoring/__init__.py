@@ -38,7 +38,6 @@ from flowpg.authoring.errors import (
     OutsideStep,
     OutsideWorkflow,
     StepFailed,
-    UndecodablePayload,
     WorkflowFailed,
     WorkflowStuck,
 )
@@ -47,6 +46,7 @@ from flowpg.authoring.hooks import Hook
 from flowpg.authoring.step_context import StepContext, step_context
 from flowpg.authoring.steps import AsyncStep, SyncStep
 from flowpg.authoring.workflows import Workflow
+from flowpg.errors import UndecodablePayload
 from flowpg.model.retry import RetryPolicy as Retry
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import get_ident
@@ -13,7 +13,15 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, over
 from flowpg.authoring import hazards
 from flowpg.authoring.errors import TurnTooLong
 from flowpg.authoring.parking import ParkingLot
-from flowpg.authoring.steps import AnyStep, AsyncStep, Errors, SyncStep, make_step, run_step
+from flowpg.authoring.steps import (
+    STORED_FORMS,
+    AnyStep,
+    AsyncStep,
+    Errors,
+    SyncStep,
+    make_step,
+    run_step,
+)
 from flowpg.authoring.turns import RunTurns
 from flowpg.authoring.watchdog import TurnRules
 from flowpg.authoring.workflows import (
@@ -26,6 +34,12 @@ from flowpg.authoring.workflows import (
 )
 from flowpg.errors import InvalidArgument, NonDeterministic, UnknownStep, UnknownWorkflow
 from flowpg.model.arguments import check_queue
+from flowpg.model.codecs import (
+    STEP_ERROR,
+    STEP_INPUT,
+    CodecChain,
+    PayloadCodec,
+)
 from flowpg.model.commands import Decision
 from flowpg.model.ids import check_id
 from flowpg.model.retry import RetryPolicy
@@ -92,6 +106,9 @@ class FlowApp:
     process waits for it. A call that a replay cannot repeat, such as ``time.time()``, is warned of
     once; ``strict`` makes it block the run. Python 3.11 looks for such calls only with
     ``always_replay``.
+
+    ``codecs`` compress and encrypt inputs, results, answers and errors, in that order: see
+    ``Compression`` and ``Encryption``. Clients that start runs or answer hooks need the same.
     """
 
     def __init__(
@@ -105,6 +122,7 @@ class FlowApp:
         longest_turn: timedelta | None = timedelta(seconds=10),
         strict: bool = False,
         transactions: Any = None,
+        codecs: Sequence[PayloadCodec] = (),
     ) -> None:
         self.name = check_id(name, "app name", 255)
         if max_parked < 0 or step_threads < 1:
@@ -115,6 +133,7 @@ class FlowApp:
         self.steps: dict[str, AnyStep] = {}
         self.parked = ParkingLot(max_parked)
         self._rules = TurnRules(slow_turn, longest_turn, strict).check()
+        self.codecs = CodecChain(codecs)
         self._overran: dict[str, float] = {}
         self._step_threads = step_threads
         self._threads: ThreadPoolExecutor | None = None
@@ -179,6 +198,7 @@ class FlowApp:
             made = make_step(function, name, retry, fatal, timeouts, transactional)
             if made.name in self.steps:
                 raise InvalidArgument(f"app {self.name!r} has a step {made.name!r} already")
+            made.codecs = self.codecs
             self.steps[made.name] = made
             return made
 
@@ -220,7 +240,7 @@ class FlowApp:
         def declare(target: Any) -> Any:
             if not inspect.isclass(target) and not inspect.isfunction(target):
                 raise InvalidArgument("a workflow must be a function or a class")
-            definition = WorkflowDefinition(target, name or target.__name__, version)
+            definition = WorkflowDefinition(target, name or target.__name__, version, self.codecs)
             kind: Any = SyncWorkflow if definition.blocking else Workflow
             made: AnyWorkflow = kind(target, definition, queue)
             if made.name in self.workflows:
@@ -256,14 +276,24 @@ class FlowApp:
             except NonDeterministic:
                 # Perhaps only what it did last was never stored. The history has the last word.
                 pass
-        return self._advance(RunTurns(workflow.definition, invocation, self._rules), invocation)
+        turns = RunTurns(workflow.definition, invocation, self._rules, self.codecs)
+        return self._advance(turns, invocation)
 
     async def run_step(self, invocation: StepInvocation) -> Any:
         """Run one attempt of a step. See ``FlowRuntime``."""
         step = self.steps.get(invocation.step_name)
         if step is None:
             raise UnknownStep(invocation.step_name)
-        return await run_step(step, invocation, self._executor())
+        run_id, step_id, codecs = invocation.run_id, invocation.step_id, self.codecs
+        invocation.input = codecs.open(invocation.input, run_id, STEP_INPUT, step_id)
+        if not codecs:
+            return await run_step(step, invocation, self._executor())
+        try:
+            return await run_step(step, invocation, self._executor())
+        except STORED_FORMS as error:
+            error.args = (codecs.seal_error(str(error), run_id, STEP_ERROR, step_id),)
+            error.raised = None  # type: ignore[union-attr]  # what is sealed is in no log
+            raise
 
     begins_steps = True
     """Says to the engine that a step of this runtime tells when its code begins."""

@@ -25,6 +25,7 @@ from flowpg.authoring.operations import (
 from flowpg.authoring.sites import Site, calling_site
 from flowpg.authoring.tasks import RunFuture
 from flowpg.model.attributes import check_attributes, merged
+from flowpg.model.codecs import STEP_INPUT, CodecChain
 from flowpg.model.ids import check_id
 from flowpg.model.jsontext import copied, equal
 from flowpg.replay.runtime import WorkflowInvocation
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
 class RunCalls:
     """What workflow code asks of its run."""
 
-    def __init__(self, invocation: WorkflowInvocation) -> None:
+    def __init__(self, invocation: WorkflowInvocation, codecs: CodecChain) -> None:
+        self.codecs = codecs
         self.run_id = invocation.run_id
         self.spec = invocation.spec
         self.snapshot = invocation.snapshot
         # Abstract only to type checkers: it refuses what it does not have.
         self.loop: RunLoop = cast("Any", RunLoop)(self.run_id, self)
-        self.ledger = Ledger(self.run_id)
+        self.ledger = Ledger(self.run_id, codecs)
         self.consumed = 0
         """The sequence up to which workflow code has seen the history."""
         self.decided = 0
@@ -59,15 +61,17 @@ class RunCalls:
         site: Site,
     ) -> StepOperation:
         """A call of a step becomes part of the run."""
+        step_id = operation_id(step.name, position)
         operation = StepOperation(
-            operation_id(step.name, position),
+            step_id,
             step.name,
             site,
-            input,
+            self.codecs.seal(input, self.run_id, STEP_INPUT, step_id),
             step.retry,
             step.codec.decode_result,
             self.loop.create_future(),
             step.timeouts,
+            input,
         )
         self.ledger.add(operation)
         operation.future.operation = operation

@@ -11,21 +11,25 @@ pass, completed if it catches it and returns, or had returned before it saw the 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from flowpg.authoring.failures import failure_text
+from flowpg.authoring.failures import failure_body, place_of_failure, shown_failure
 from flowpg.errors import (
     EngineFault,
     InvalidTransition,
     NonDeterministic,
     SerializationError,
 )
+from flowpg.model.codecs import RUN_ERROR, RUN_OUTPUT
 from flowpg.model.commands import Cancel, Complete, Decision, Fail, RuntimeCommand
 from flowpg.model.snapshot import WorkflowRunSnapshot
 
 if TYPE_CHECKING:
     from flowpg.authoring.tasks import RunTask
     from flowpg.authoring.turns import RunTurns
+
+logger = logging.getLogger("flowpg.authoring")
 
 
 class Ending:
@@ -82,7 +86,7 @@ class Ending:
 
     def _end(self) -> RuntimeCommand:
         if self._refusal is not None:
-            return Fail(error=failure_text(self._refusal))
+            return self._fail(self._refusal)
         main = self.main
         assert main is not None
         cancelling = self._turns.cancelling
@@ -94,12 +98,14 @@ class Ending:
         if error is not None:
             return self._failed(error)
         try:
+            turns = self._turns
+            output = turns.definition.codec.encode_result(main.result())
             return Complete(
-                output=self._turns.definition.codec.encode_result(main.result()),
+                output=turns.codecs.seal(output, turns.run_id, RUN_OUTPUT),
                 despite_cancellation=cancelling,
             )
         except SerializationError as refused:
-            return Fail(error=failure_text(refused))
+            return self._fail(refused)
 
     def _failed(self, error: BaseException) -> RuntimeCommand:
         # Faults block the run, they do not fail it: another deploy can mend them.
@@ -107,4 +113,14 @@ class Ending:
             raise error
         if type(error) is InvalidTransition:
             raise error
-        return Fail(error=failure_text(error))
+        return self._fail(error)
+
+    def _fail(self, error: BaseException) -> Fail:
+        codecs, run_id = self._turns.codecs, self._turns.run_id
+        logger.warning(
+            "workflow %r fails run %r: %s\n%s",
+            *(self._turns.definition.spec.name, run_id, type(error).__name__),
+            place_of_failure(error) if codecs else shown_failure(error),
+        )
+        body = codecs.seal_error(failure_body(error), run_id, RUN_ERROR)
+        return Fail(error=f"{type(error).__name__}: {body}")

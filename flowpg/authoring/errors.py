@@ -12,7 +12,7 @@
         ├── NotDurable              workflow code tried what replay cannot repeat
         ├── WorkflowStuck           workflow code waits for what nothing will ever bring
         │   └── TurnTooLong         workflow code ran for too long without waiting
-        └── UndecodablePayload      a recorded value does not fit the code of this process
+        └── UndecodablePayload      (of flowpg.errors) a recorded value does not fit the code here
 
 The last four block a run and do not fail it: once the code is mended it goes on.
 """
@@ -101,7 +101,3 @@ class TurnTooLong(WorkflowStuck):
             f"a turn of its workflow was abandoned {when}: it did not wait for a step, a timer or "
             "a hook, and every other run waited for it; do the work in a step",
         )
-
-
-class UndecodablePayload(EngineFault):
-    """A value in the history does not fit what the code of this process says it is."""

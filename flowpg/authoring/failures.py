@@ -281,6 +281,16 @@ def failure_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {failure_body(error)}"
 
 
+def shown_failure(error: BaseException) -> str:
+    """``error`` as a log shows it: where in the user's code it was raised, and what it says."""
+    return f"{place_of_failure(error)}{human_text(failure_text(error))}"
+
+
+def place_of_failure(error: BaseException) -> str:
+    """The lines of the user's code through which ``error`` came, without what it says."""
+    return _traceback(error) or ""
+
+
 def human_text(text: str) -> str:
     """An error text without its record."""
     head, _, last = text.rpartition("\n")
@@ -308,6 +318,16 @@ def read_failure(text: str, origin: FailureOrigin | None = None) -> Exception:
     known = _TIMEOUTS.get(name)
     error: Exception = StepFailed(name, message) if known is None else known(message)
     error.__flowpg_origin__ = origin or FailureOrigin("", "", 0)  # type: ignore[attr-defined]
+    return error
+
+
+def raisable(error: BaseException) -> BaseException:
+    """``error`` for a future: one cannot hold a StopIteration, which would end the coroutine that
+    awaits it."""
+    if isinstance(error, StopIteration):
+        replaced = RuntimeError("a step raised StopIteration")
+        replaced.__cause__ = error
+        return replaced
     return error
 
 

@@ -144,9 +144,10 @@ def hazard_of(called: Any, owner: Any = None) -> Hazard | None:
 
 # -- where --------------------------------------------------------------------------------------
 
+_PACKAGE = str(pathlib.Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARY = tuple(
     {
-        str(pathlib.Path(__file__).resolve().parents[1]) + os.sep,
+        _PACKAGE,
         *(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib")),
         *(sysconfig.get_paths()[name] + os.sep for name in ("purelib", "platlib")),
         "<frozen",
@@ -168,7 +169,8 @@ def report(turn: Turn, hazard: Hazard, frame: FrameType | None) -> None:
     """Warn of a hazard, once a line; NotDurable for a strict app. Nothing if logging does it, or
     no line of the user's code is to blame."""
     while frame is not None and not _is_users(frame.f_code):
-        if frame.f_code.co_filename.startswith(_ALLOWED):
+        # Logging, or this package, which knows what it does.
+        if frame.f_code.co_filename.startswith((*_ALLOWED, _PACKAGE)):
             return
         frame = frame.f_back
     # Below the turn, not above: whoever drives it may do as they like.

@@ -21,6 +21,7 @@ from flowpg.authoring.operations import (
     recorded_as,
 )
 from flowpg.errors import NonDeterministic
+from flowpg.model.codecs import NO_CODECS, STEP_INPUT, CodecChain
 from flowpg.model.commands import RuntimeCommand, ScheduleSteps
 from flowpg.model.events import (
     PATCH_RECORDED,
@@ -39,8 +40,9 @@ class Ledger:
     """Calls that are made and not recorded, calls that are recorded and open, and among those of
     the latter kind the ones that workflow code gave up and the history has not closed yet."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, codecs: CodecChain = NO_CODECS) -> None:
         self.run_id = run_id
+        self._codecs = codecs
         self.steps: dict[str, StepOperation] = {}
         self.timers: dict[str, TimerOperation] = {}
         self.hooks: dict[str, HookOperation] = {}
@@ -77,6 +79,8 @@ class Ledger:
         ):
             self._differs(event, f"found {operation}, called at {operation.site}")
         difference = operation.difference(event.data)
+        if difference is not None and isinstance(operation, StepOperation):
+            difference = self._opened_difference(operation, event)
         if difference is not None:
             self._differs(event, f"which {difference} than the call at {operation.site} has")
         self._made.popleft()
@@ -186,6 +190,15 @@ class Ledger:
         while self._made and self._made[0].dropped:
             self._made.popleft()
         return self._made[0] if self._made else None
+
+    def _opened_difference(self, step: StepOperation, event: FlowEventEnvelope) -> str | None:
+        # Sealed with another key, or by another chain, it may still be the same input.
+        recorded = event.data["input"]
+        opened = self._codecs.open(recorded, self.run_id, STEP_INPUT, step.id)
+        difference = step.difference({**event.data, "input": opened}, opened=True)
+        if difference is None:
+            step.input = recorded
+        return difference
 
     def _differs(self, event: FlowEventEnvelope, found: str) -> NoReturn:
         raise NonDeterministic(

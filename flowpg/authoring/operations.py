@@ -97,7 +97,7 @@ class StepOperation(Operation):
     kind = "step"
     event_type = STEP_CREATED
 
-    __slots__ = ("decode", "input", "retry", "timeouts")
+    __slots__ = ("decode", "input", "plain", "retry", "timeouts")
 
     def __init__(
         self,
@@ -109,9 +109,12 @@ class StepOperation(Operation):
         decode: Callable[[Any], Any],
         future: asyncio.Future[Any],
         timeouts: StepTimeouts | None = None,
+        plain: dict[str, Any] | None = None,
     ) -> None:
+        """``input`` as it is stored; ``plain`` is what it is, if that differs."""
         super().__init__(id, name, site, future)
         self.input = input
+        self.plain = input if plain is None else plain
         self.retry = retry
         self.timeouts = timeouts
         self.decode = decode
@@ -143,20 +146,20 @@ class StepOperation(Operation):
         self.retry = retry
         self.timeouts = timeouts
 
-    def difference(self, data: dict[str, Any]) -> str | None:
+    def difference(self, data: dict[str, Any], *, opened: bool = False) -> str | None:
         if data["step_name"] != self.name:
             return f"has another step name ({data['step_name']!r})"
         recorded = data["input"]
-        if jsontext.equal(recorded, self.input):
+        if jsontext.equal(recorded, self.plain if opened else self.input):
             return None
         if not isinstance(recorded, dict):
             return "has other arguments"
         names = sorted(
             name
-            for name in recorded.keys() | self.input.keys()
+            for name in recorded.keys() | self.plain.keys()
             if name not in recorded
-            or name not in self.input
-            or not jsontext.equal(recorded[name], self.input[name])
+            or name not in self.plain
+            or not jsontext.equal(recorded[name], self.plain[name])
         )
         return f"has another value of {', '.join(map(repr, names))}"
 

@@ -30,6 +30,7 @@ from flowpg.authoring.transactional import (
 )
 from flowpg.authoring.turns import RunTurns
 from flowpg.errors import EngineFault, InvalidArgument, NonRetryable, RetryLater, SerializationError
+from flowpg.model.codecs import NO_CODECS
 from flowpg.model.ids import check_id
 from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
 from flowpg.model.timeouts import StepTimeouts
@@ -42,7 +43,10 @@ Errors = tuple[type[Exception], ...]
 
 
 class StepBase:
-    """What steps of both kinds share. ``name`` is what the history calls it."""
+    """What steps of both kinds share. ``name`` is what the history calls it; ``codecs`` are those
+    of its app."""
+
+    codecs = NO_CODECS
 
     def __init__(
         self,
@@ -186,6 +190,9 @@ class _FailedUntil(RetryLater):
     """The same, and the step says when to try again."""
 
 
+STORED_FORMS = (_Failed, _FailedForGood, _FailedUntil)
+"""Errors whose only text is the record of what a step raised."""
+
 _classes: dict[tuple[type, str], type[Any]] = {}
 
 
@@ -209,6 +216,7 @@ def stored_form(error: BaseException, fatal: Errors) -> Exception:
         made = _named(_FailedForGood, error)(body)
     else:
         made = _named(_Failed, error)(body)
+    made.raised = error  # type: ignore[attr-defined]  # what a log shows
     return made
 
 
@@ -243,7 +251,7 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
                 f"the result of step {step.name!r} is to be awaited first "
                 f"({type(result).__name__}); did you forget await?"
             )
-        shape = stored_shape(step, result)
+        shape = stored_shape(step, invocation, result)
     except (EngineFault, AttemptOver):
         raise
     except SerializationError as error:

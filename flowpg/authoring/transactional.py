@@ -11,6 +11,7 @@ import psycopg
 
 from flowpg.authoring.hint_classes import hints_of
 from flowpg.errors import InvalidArgument
+from flowpg.model.codecs import STEP_OUTPUT
 from flowpg.replay.runtime import StepInvocation, TransactionKind
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ async def transact(
     assert step.transaction is not None
 
     async def work(connection: Any) -> Any:
-        return stored_shape(step, await step.function(connection, *args, **kwargs))
+        result = await step.function(connection, *args, **kwargs)
+        return stored_shape(step, invocation, result)
 
     return await invocation.transact(work, kind=step.transaction)
 
@@ -91,17 +93,17 @@ def transact_sync(
     assert step.transaction is not None
 
     def work(connection: Any) -> Any:
-        return stored_shape(step, step.function(connection, *args, **kwargs))
+        return stored_shape(step, invocation, step.function(connection, *args, **kwargs))
 
     return invocation.transact_sync(work, kind=step.transaction)
 
 
-def stored_shape(step: StepBase, result: Any) -> Any:
-    """The result as JSON. SerializationError if it cannot be stored or does not come back."""
+def stored_shape(step: StepBase, invocation: StepInvocation, result: Any) -> Any:
+    """The result as it is stored. SerializationError if it cannot be, or does not come back."""
     shape = step.codec.encode_result(result)
     # A result that its own annotation refuses would block the run, and no deploy could help.
     step.codec.decode_result(shape)
-    return shape
+    return step.codecs.seal(shape, invocation.run_id, STEP_OUTPUT, invocation.step_id)
 
 
 def needs_connection(step: StepBase) -> InvalidArgument:

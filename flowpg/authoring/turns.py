@@ -12,7 +12,6 @@ with the decision that it leads to.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from datetime import datetime
@@ -22,14 +21,22 @@ from typing import TYPE_CHECKING
 
 from flowpg.authoring.calls import RunCalls
 from flowpg.authoring.endings import Ending
-from flowpg.authoring.errors import HookClosed, UndecodablePayload, WorkflowStuck
-from flowpg.authoring.failures import FailureOrigin, read_failure
+from flowpg.authoring.errors import HookClosed, WorkflowStuck
+from flowpg.authoring.failures import FailureOrigin, raisable, read_failure
 from flowpg.authoring.forgetting import forget
 from flowpg.authoring.operations import StepOperation
+from flowpg.authoring.seen import last_decision
 from flowpg.authoring.unwinding import drop
 from flowpg.authoring.watchdog import DEFAULT_RULES, Turn, TurnRules
-from flowpg.errors import SerializationError
+from flowpg.errors import SerializationError, UndecodablePayload
 from flowpg.model import events, jsontext
+from flowpg.model.codecs import (
+    NO_CODECS,
+    RUN_INPUT,
+    STEP_ERROR,
+    STEP_OUTPUT,
+    CodecChain,
+)
 from flowpg.model.commands import Decision
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.jsontext import copied
@@ -37,22 +44,6 @@ from flowpg.replay.runtime import WorkflowInvocation
 
 if TYPE_CHECKING:
     from flowpg.authoring.workflows import WorkflowDefinition
-
-logger = logging.getLogger("flowpg.authoring")
-
-DECISIONS = frozenset(
-    {
-        events.STEP_CREATED,
-        events.STEP_CANCELLED,
-        events.WAIT_CREATED,
-        events.WAIT_CANCELLED,
-        events.HOOK_CREATED,
-        events.PATCH_RECORDED,
-        events.RUN_ATTRIBUTES_SET,
-        *events.TERMINAL_TYPES,
-    }
-)
-"""Events that only a decision writes: whatever came before one was seen by workflow code."""
 
 
 class RunTurns(RunCalls):
@@ -63,8 +54,9 @@ class RunTurns(RunCalls):
         definition: WorkflowDefinition,
         invocation: WorkflowInvocation,
         rules: TurnRules = DEFAULT_RULES,
+        codecs: CodecChain = NO_CODECS,
     ) -> None:
-        super().__init__(invocation)
+        super().__init__(invocation, codecs)
         self.definition = definition
         self.thread = get_ident()
         self.turn = Turn(invocation.run_id, definition.spec.name, rules)
@@ -103,7 +95,7 @@ class RunTurns(RunCalls):
         goes_on = self._same_tip(history)
         self.snapshot = invocation.snapshot
         new = history[self.consumed :]
-        self.decided = max(self.decided, _last_decision(new))
+        self.decided = max(self.decided, last_decision(new))
         seen = max(seen, self.decided)
         with self.loop:
             # Inside the loop's own block: whatever is raised, the thread is given back in order.
@@ -162,7 +154,8 @@ class RunTurns(RunCalls):
     def _begin(self) -> None:
         self._begun = True
         try:
-            coroutine = self.definition.coroutine(self._input)
+            given = self.codecs.open(self._input, self.run_id, RUN_INPUT)
+            coroutine = self.definition.coroutine(given)
         except SerializationError as error:
             self.ending.refuse(error)
             return
@@ -181,7 +174,8 @@ class RunTurns(RunCalls):
         if step is None:
             return
         try:
-            value = step.decode(event.data["output"])
+            output = event.data["output"]
+            value = step.decode(self.codecs.open(output, self.run_id, STEP_OUTPUT, step.id))
         except SerializationError as error:
             raise UndecodablePayload(f"run {self.run_id!r}: {error}") from None
         if not step.future.done():
@@ -194,7 +188,8 @@ class RunTurns(RunCalls):
             return
         if not step.future.done():
             origin = FailureOrigin(step.id, step.name, event.data["attempt"])
-            step.future.set_exception(_raisable(read_failure(event.data["error"], origin)))
+            error = self.codecs.open_error(event.data["error"], self.run_id, STEP_ERROR, step.id)
+            step.future.set_exception(raisable(read_failure(error, origin)))
         self._run()
 
     def _settled(self, event: FlowEventEnvelope) -> StepOperation | None:
@@ -221,7 +216,9 @@ class RunTurns(RunCalls):
         if hook is None or hook.future.done():
             return
         try:
-            hook.future.set_result(hook.decode(copied(event.data["payload"])))
+            sealed = event.data["payload"]
+            payload = self.codecs.open_answer(sealed, self.run_id, hook.id, hook.token)
+            hook.future.set_result(hook.decode(copied(payload)))
         except SerializationError as error:
             hook.future.set_exception(error)
             hook.future.exception()
@@ -261,22 +258,6 @@ class RunTurns(RunCalls):
         if moment > self.moment:
             self.moment = moment
             self.loop.seconds = (moment - self.started_at).total_seconds()
-
-
-def _last_decision(new: Sequence[FlowEventEnvelope]) -> int:
-    for event in reversed(new):
-        if event.type in DECISIONS:
-            return event.sequence
-    return 0
-
-
-def _raisable(error: BaseException) -> BaseException:
-    # A future cannot hold this one: it would end the coroutine that awaits it.
-    if isinstance(error, StopIteration):
-        replaced = RuntimeError("a step raised StopIteration")
-        replaced.__cause__ = error
-        return replaced
-    return error
 
 
 _DELIVERIES: dict[str, Callable[[RunTurns, FlowEventEnvelope], None]] = {

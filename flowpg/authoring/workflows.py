@@ -15,9 +15,11 @@ from flowpg.authoring.errors import WorkflowFailed
 from flowpg.authoring.failures import human_text, read_failure
 from flowpg.authoring.strands import carry_out
 from flowpg.errors import InvalidArgument
+from flowpg.model.codecs import NO_CODECS, RUN_ERROR, RUN_INPUT, RUN_OUTPUT, CodecChain
 from flowpg.model.records import StartRequest
 from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
 from flowpg.model.spec import WorkflowSpec
+from flowpg.store.sealing import fresh_run_id, sealed_request
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +59,10 @@ class Starter(Protocol):
 class WorkflowDefinition:
     """A workflow as the engine's side knows it: how to call it, and the codec of its values."""
 
-    def __init__(self, target: Any, name: str, version: str) -> None:
+    def __init__(
+        self, target: Any, name: str, version: str, codecs: CodecChain = NO_CODECS
+    ) -> None:
+        self.codecs = codecs
         self.target = target
         if inspect.isclass(target):
             method = getattr(target, "run", None)
@@ -113,19 +118,26 @@ class WorkflowBase(Generic[P, R]):
 
     async def start(self, engine: Starter, /, *args: P.args, **kwargs: P.kwargs) -> str:
         """Start a run with these arguments and return its id; raises as ``engine.start``."""
-        return await engine.start(self.spec, self.input(*args, **kwargs), queue=self.queue)
+        given = self.input(*args, **kwargs)
+        if not self.definition.codecs:
+            return await engine.start(self.spec, given, queue=self.queue)
+        # A value is sealed for its run, so that needs its id now.
+        run_id = fresh_run_id()
+        given = self.definition.codecs.seal(given, run_id, RUN_INPUT)
+        return await engine.start_with_id(run_id, self.spec, given, queue=self.queue)
 
     async def start_with_id(
         self, engine: Starter, run_id: str, /, *args: P.args, **kwargs: P.kwargs
     ) -> str:
         """Start a run under your own id, or find it; raises as ``engine.start_with_id``."""
-        given = self.input(*args, **kwargs)
+        given = self.definition.codecs.seal(self.input(*args, **kwargs), run_id, RUN_INPUT)
         return await engine.start_with_id(run_id, self.spec, given, queue=self.queue)
 
     def request(self, *args: P.args, **kwargs: P.kwargs) -> StartRequest:
         """A run to start with these arguments: for ``start_many``."""
         given = self.input(*args, **kwargs)
-        return StartRequest(self.spec, given, None, self.queue or "default")
+        request = StartRequest(self.spec, given, None, self.queue or "default")
+        return sealed_request(self.definition.codecs, request)
 
     def result(self, snapshot: WorkflowRunSnapshot) -> R:
         """What the workflow returned in this run.
@@ -133,11 +145,14 @@ class WorkflowBase(Generic[P, R]):
         WorkflowFailed if the run ended in another way, or has not ended.
         """
         if snapshot.status is RunStatus.COMPLETED:
-            value: R = self.definition.codec.decode_result(snapshot.output)
+            output = self.definition.codecs.open(snapshot.output, snapshot.run_id, RUN_OUTPUT)
+            value: R = self.definition.codec.decode_result(output)
             return value
         if not snapshot.terminal:
             raise WorkflowFailed(snapshot.run_id, "not yet", f"it is {snapshot.status.value}")
         text = snapshot.error
+        if text:
+            text = self.definition.codecs.open_error(text, snapshot.run_id, RUN_ERROR)
         failed = WorkflowFailed(
             snapshot.run_id, snapshot.status.value, human_text(text) if text else None
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,6 +10,7 @@ from flowpg.engine.flow_engine import FlowEngine
 from flowpg.engine.observer import FlowEventObserver
 from flowpg.engine.options import EngineOptions
 from flowpg.errors import InvalidArgument
+from flowpg.model.codecs import CodecChain, PayloadCodec
 from flowpg.replay.runtime import FlowRuntime
 from flowpg.store.protocol import FlowEventStore
 
@@ -77,6 +79,12 @@ class FlowEngineBuilder:
         if runs < 0:
             raise InvalidArgument("the number of parked runs must not be negative")
         self._options = replace(self._options, parked_runs=runs)
+        return self
+
+    def with_codecs(self, codecs: Sequence[PayloadCodec]) -> FlowEngineBuilder:
+        """What seals the inputs and answers that this engine hands to the store (default: the
+        codecs of its FlowApp). For an engine without a runtime, which only starts and answers."""
+        self._options = replace(self._options, codecs=CodecChain(codecs))
         return self
 
     def build(self) -> FlowEngine:

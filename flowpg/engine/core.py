@@ -26,6 +26,7 @@ from flowpg.engine.parts import DriveParts
 from flowpg.engine.tip import RunTip
 from flowpg.engine.transactional import StepTransactions
 from flowpg.errors import InvalidArgument, InvalidTransition, RunNotFound, SerializationError
+from flowpg.model.codecs import NO_CODECS, CodecChain
 from flowpg.model.ids import check_run_id
 from flowpg.model.inspection import ScheduledWakeup
 from flowpg.model.records import LoadedRun, RunLease, VerbResult
@@ -62,6 +63,7 @@ class EngineCore:
         self.store = store
         self.runtime = runtime
         self.options = options or EngineOptions()
+        self.codecs: CodecChain = self.options.codecs or getattr(runtime, "codecs", NO_CODECS)
         self._mark = secrets.token_hex(4)
         self._drive_numbers = itertools.count(1)
         self._drives: dict[str, RunDrive] = {}

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from flowpg.engine.reads import EngineReads
 from flowpg.engine.verbs import EngineVerbs
-from flowpg.errors import FlowError, StoreError
+from flowpg.errors import FlowError, RunConflict, StoreError
 from flowpg.model.events import HOOK_DISPOSED, WAIT_COMPLETED
 from flowpg.model.inspection import ScheduledWakeup, SuspensionKind, WakeupKind
-from flowpg.model.records import StartRequest, StartResult
+from flowpg.model.records import StartRequest, StartResult, VerbResult
 from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.runtime import FlowRuntime
 from flowpg.store.protocol import Enlisted
+from flowpg.store.sealing import same_start, sealed_request
 
 if TYPE_CHECKING:
     from flowpg.engine.builder import FlowEngineBuilder
@@ -98,6 +99,8 @@ class FlowEngine(EngineVerbs, EngineReads):
         """Start many runs in one transaction, each on its own merits and in order; workers drive
         them. Raises InvalidRunId, InvalidWorkflow, SerializationError or PayloadTooLarge for the
         first malformed request, before anything is started."""
+        if self.codecs:
+            requests = [sealed_request(self.codecs, request) for request in requests]
         return await self.store.start_many(requests, connection=connection)
 
     # -- time -----------------------------------------------------------------------------------
@@ -146,7 +149,17 @@ class FlowEngine(EngineVerbs, EngineReads):
         return self.options.queue if queue is None else queue
 
     async def _start(self, request: StartRequest, connection: Enlisted, drive: bool) -> str:
-        result = await self.store.start(request, connection=connection)
+        request = sealed_request(self.codecs, request)
+        try:
+            result = await self.store.start(request, connection=connection)
+        except RunConflict as error:
+            # Sealed with another key, it may be the same input all the same.
+            if not self.codecs or connection is not None:
+                raise
+            run = await self.snapshot(error.run_id)
+            if not same_start(self.codecs, request, run):
+                raise
+            result = VerbResult(run.run_id, False, run.last_sequence)
         if connection is None:
             await self._observe(result)
             if drive and self.runtime is not None:

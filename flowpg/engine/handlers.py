@@ -289,7 +289,10 @@ def _log(
         *(step.step_id, step.step_name, step.run_id, step.attempt),
         "" if attempts is None else f" of {attempts}",
         type(error).__name__ if error is not None else "its output cannot be stored",
-        exc_info=traceable(error) if last or logger.isEnabledFor(logging.DEBUG) else None,
+        # An error in its stored form says what was raised, or that this is not to be shown.
+        exc_info=traceable(getattr(error, "raised", error))
+        if last or logger.isEnabledFor(logging.DEBUG)
+        else None,
     )
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from flowpg.engine.observer import FlowEventObserver
 from flowpg.errors import InvalidArgument, RuntimeBuildUnavailable
 from flowpg.model.arguments import check_lease, check_queue
+from flowpg.model.codecs import NO_CODECS, CodecChain
 from flowpg.model.ids import check_id
 
 
@@ -26,6 +27,7 @@ class EngineOptions:
     step_threads: int = 32
     cancel_grace: timedelta = timedelta(seconds=5)
     parked_runs: int = 1000
+    codecs: CodecChain = NO_CODECS
 
     def supports(self, build: str | None) -> bool:
         """Whether runs pinned to ``build`` (None: not pinned) may be replayed here."""

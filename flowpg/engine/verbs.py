@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, overload
 
 from flowpg.engine.core import EngineCore
+from flowpg.errors import HookConflict
 from flowpg.model.operations import (
     CancellationRequest,
     ChildOperationReference,
@@ -19,6 +20,7 @@ from flowpg.model.operations import (
 from flowpg.model.records import VerbResult
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.store.protocol import Enlisted
+from flowpg.store.sealing import same_answer
 
 Snapshot = WorkflowRunSnapshot
 
@@ -68,7 +70,17 @@ class EngineVerbs(EngineCore):
         HookConflict for another answer, or a hook that was disposed or cancelled; RunNotFound;
         InvalidTransition for an unknown hook; RunTerminal; raises as ``drive``.
         """
-        result = await self.store.resume_hook(run_id, hook_id, payload, connection=connection)
+        payload = self.codecs.seal_answer(payload, run_id, hook_id)
+        try:
+            result = await self.store.resume_hook(run_id, hook_id, payload, connection=connection)
+        except HookConflict:
+            # Sealed with another key, it may be the same answer all the same.
+            if not self.codecs or connection is not None:
+                raise
+            run = await self.snapshot(run_id)
+            if not same_answer(self.codecs, run, hook_id, payload):
+                raise
+            result = VerbResult(run_id, False, run.last_sequence, hook_id)
         return result if connection is not None else await self._follow(result, drive)
 
     async def resume_hook_by_token(
@@ -79,6 +91,7 @@ class EngineVerbs(EngineCore):
 
         HookTokenNotFound if no active hook has it; raises as ``drive``.
         """
+        payload = self.codecs.seal_answer_by_token(token, payload)
         result = await self.store.resume_hook_by_token(token, payload, connection=connection)
         return await self._by_token(result, connection, drive)
 

@@ -8,9 +8,9 @@ import pytest
 
 from flowpg.authoring.app import FlowApp
 from flowpg.authoring.context import hook
-from flowpg.authoring.errors import NotDurable, UndecodablePayload, WorkflowStuck
+from flowpg.authoring.errors import NotDurable, WorkflowStuck
 from flowpg.engine.flow_engine import FlowEngine
-from flowpg.errors import NonDeterministic
+from flowpg.errors import NonDeterministic, UndecodablePayload
 from flowpg.model.snapshot import RunStatus
 from tests.authoring.support import RUN_ID, play, replay, stage
 

@@ -176,6 +176,18 @@ async def test_what_can_be_repeated_is_no_hazard(
     assert [record for record in caplog.records if record.name == "flowpg.hazards"] == []
 
 
+async def test_what_a_helper_does_itself_is_no_hazard(caplog: pytest.LogCaptureFixture) -> None:
+    app = FlowApp("helpers", always_replay=True, strict=True)
+
+    @app.workflow
+    async def main() -> None:
+        await context.hook("go")  # its token is made up at random
+
+    run_id = await FlowEngine.in_memory(app).start(main.spec, {})
+    assert run_id
+    assert [record for record in caplog.records if record.name == "flowpg.hazards"] == []
+
+
 async def test_steps_and_the_program_around_do_as_they_like(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
