@@ -268,8 +268,8 @@ class RunDrive:
 
     @property
     def _replay_due(self) -> bool:
-        snapshot = self._tip.snapshot
-        return snapshot.last_sequence > self._observed and not snapshot.terminal
+        tip = self._tip
+        return tip.snapshot.last_sequence > self._observed and not tip.terminal
 
     def _may_release(self, tip: RunTip, launches: Sequence[StepLaunch]) -> bool:
         if launches or self._handlers.busy:
@@ -283,7 +283,7 @@ class RunDrive:
     async def _commit(self, launches: Sequence[StepLaunch], release: bool) -> bool:
         """Store what is folded, then launch. False if it was refused: the run is to be loaded."""
         tip = self._tip
-        if tip.terminal and not tip.pending:
+        if not tip.pending and tip.terminal:
             self._owned = not await self._store.release(self._lease)
             return True
         result = await self._store.append(tip, self._lease, release)

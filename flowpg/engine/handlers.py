@@ -85,6 +85,7 @@ class StepHandlers:
         self._in_loop = in_loop
         self._epoch = epoch
         self._transactions = transactions
+        self._loop = asyncio.get_running_loop()
         self._begins = bool(getattr(runtime, "begins_steps", False))
         self._running: dict[str, _Running] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -109,6 +110,8 @@ class StepHandlers:
         entry = self._running.get(step_id)
         if entry is not None and entry.attempt == attempt:
             return True
+        if not self._settled:
+            return False
         return any(s.step_id == step_id and s.attempt == attempt for s in self._settled)
 
     def launch(
@@ -132,7 +135,7 @@ class StepHandlers:
             expired = functools.partial(self._expired, entry)
             entry.clock = AttemptClock(invocation.step_id, limits, expired)
         self._running[invocation.step_id] = entry
-        entry.task = asyncio.create_task(self._run(entry, invocation))
+        entry.task = self._loop.create_task(self._run(entry, invocation))
 
     def begin(self, invocation: StepInvocation) -> None:
         """See ``StepHost``."""

@@ -15,7 +15,7 @@ from flowpg.engine.attempt_clock import Limits
 from flowpg.engine.history import RunHistory
 from flowpg.model.events import DEADLINE_FIELDS, NewEvent
 from flowpg.model.records import LoadedRun
-from flowpg.model.snapshot import StepSnapshot, WorkflowRunSnapshot
+from flowpg.model.snapshot import TERMINAL_STATUSES, StepSnapshot, WorkflowRunSnapshot
 from flowpg.replay import projection
 from flowpg.replay.outcomes import close_deadline
 from flowpg.replay.plan import StepLaunch
@@ -93,7 +93,7 @@ class RunTip:
     @property
     def terminal(self) -> bool:
         """Whether the run has ended, the pending events included."""
-        return self.snapshot.terminal
+        return self.snapshot.status in TERMINAL_STATUSES
 
     @property
     def suspends(self) -> bool:

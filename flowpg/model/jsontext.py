@@ -82,9 +82,9 @@ def copied(value: Any) -> Any:
     """A value of ``decode`` that shares no container with ``value``; scalars are themselves."""
     kind = type(value)
     if kind is dict:
-        return {key: copied(member) for key, member in value.items()}
+        return {key: m if type(m) in _SCALARS else copied(m) for key, m in value.items()}
     if kind is list:
-        return [copied(member) for member in value]
+        return [m if type(m) in _SCALARS else copied(m) for m in value]
     return value
 
 

@@ -37,10 +37,11 @@ class RunStatus(StrEnum):
     @property
     def terminal(self) -> bool:
         """Whether no event may follow."""
-        return self in _TERMINAL
+        return self in TERMINAL_STATUSES
 
 
-_TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+TERMINAL_STATUSES = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+"""Those after which no event may follow."""
 
 
 class StepStatus(StrEnum):
@@ -310,7 +311,7 @@ class WorkflowRunSnapshot:
     @property
     def terminal(self) -> bool:
         """Whether the run has ended."""
-        return self.status in _TERMINAL
+        return self.status in TERMINAL_STATUSES
 
     def wire(self) -> dict[str, Any]:
         """The JSON form; maps are ordered by id. It holds hook tokens: treat it as a secret."""

@@ -102,6 +102,10 @@ def decide(
     return planner.plan
 
 
+# No character takes more than four bytes.
+_SURELY_FITS = events.MAX_PAYLOAD_BYTES // 4
+
+
 class _Planner:
     """One decision being planned. ``live`` counts what is new or open, ``work`` what of it keeps
     a run from ending; ``named`` holds the subjects that the decision named so far."""
@@ -164,7 +168,8 @@ class _Planner:
         )
 
     def emit(self, event: NewEvent) -> NewEvent:
-        definitions.check_size(self.run.run_id, event)
+        if event.text is None or len(event.text) > _SURELY_FITS:
+            definitions.check_size(self.run.run_id, event)
         self.plan.events.append(event)
         return event
 

@@ -23,7 +23,7 @@ from flowpg.model.events import (
     FlowEventEnvelope,
     NewEvent,
 )
-from flowpg.model.snapshot import RunStatus, StepStatus, WorkflowRunSnapshot
+from flowpg.model.snapshot import TERMINAL_STATUSES, RunStatus, StepStatus, WorkflowRunSnapshot
 from flowpg.replay import (
     projection_notes,
     projection_run,
@@ -155,7 +155,7 @@ def _fold(
     due_at: datetime | None,
 ) -> None:
     """Fold the event that comes next. A refusal does not say yet of which event it is."""
-    if snapshot.terminal:
+    if snapshot.status in TERMINAL_STATUSES:
         raise InvalidTransition(f"the run has ended ({snapshot.status.value})")
     fold = _FOLDS.get(event_type)
     if fold is None:
@@ -166,7 +166,8 @@ def _fold(
     snapshot.last_sequence += 1
     status = snapshot.status
     if status is RunStatus.RUNNING:
-        if snapshot.open.suspends:
+        work = snapshot.open
+        if work.waits or work.hooks or work.delayed:
             snapshot.status = RunStatus.SUSPENDED
     elif status is RunStatus.SUSPENDED and not snapshot.open.suspends:
         snapshot.status = RunStatus.RUNNING

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from flowpg.errors import InvalidTransition
 from flowpg.model.events import (
@@ -24,29 +25,33 @@ from flowpg.replay.fold import Fold
 Data = dict[str, Any]
 
 # The longest delay a policy may have is 100 years, and times end with the year 9999.
-_LAST_SAFE_YEAR = 9890
+LAST_SAFE_YEAR = 9890
+"""Up to this year every delay of a policy gives a valid deadline."""
 
 
 def check_representable(policy: RetryPolicy, at: datetime) -> None:
     """InvalidTransition if the longest delay of ``policy``, counted from ``at``, is no time."""
-    if at.year >= _LAST_SAFE_YEAR:
-        try:
-            at + timedelta(milliseconds=max(policy.delay_ms, policy.max_delay_ms))
-        except OverflowError:
-            raise InvalidTransition(
-                "its retry delay gives no valid deadline; choose a shorter one"
-            ) from None
+    try:
+        at + timedelta(milliseconds=max(policy.delay_ms, policy.max_delay_ms))
+    except OverflowError:
+        raise InvalidTransition(
+            "its retry delay gives no valid deadline; choose a shorter one"
+        ) from None
+
+
+# These three are what a run consists of, so they read their payloads without a call a member.
 
 
 def _created(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None) -> None:
-    step_id = members.text(data, "step_id")
-    name = members.text(data, "step_name")
-    value = members.anything(data, "input")
+    step_id, name, value = data.get("step_id"), data.get("step_name"), data.get("input", _MISSING)
+    if type(step_id) is not str or type(name) is not str or value is _MISSING:
+        _refuse(data, "step_name", "input")
     policy = RetryPolicy.read(data.get("retry"))
     limits = StepTimeouts.read(data["timeouts"]) if "timeouts" in data else None
     if step_id in run.steps:
         raise InvalidTransition(f"step {step_id!r} exists already")
-    check_representable(policy, at)
+    if at.year >= LAST_SAFE_YEAR:
+        check_representable(policy, at)
     step = run.steps[step_id] = run.open.steps[step_id] = StepSnapshot(step_id, name, value, policy)
     if limits is not None:
         step.timeouts = limits
@@ -54,9 +59,10 @@ def _created(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime |
 
 
 def _started(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None) -> None:
-    step_id = members.text(data, "step_id")
-    attempt = members.whole(data, "attempt")
-    step = _step(run, step_id)
+    step_id, attempt = data.get("step_id"), data.get("attempt")
+    if type(step_id) is not str or type(attempt) is not int:
+        _refuse(data, "attempt")
+    step = run.steps.get(step_id) or _step(run, step_id)
     if step.status is not StepStatus.PENDING:
         raise InvalidTransition(f"step {step_id!r} is {step.status.value}, not pending")
     if attempt != step.attempt + 1:
@@ -73,15 +79,34 @@ def _started(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime |
 
 
 def _completed(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None) -> None:
-    step_id = members.text(data, "step_id")
-    output = members.anything(data, "output")
-    step = _step(run, step_id)
+    step_id, output = data.get("step_id"), data.get("output", _MISSING)
+    if type(step_id) is not str or output is _MISSING:
+        _refuse(data, "output")
+    step = run.steps.get(step_id) or _step(run, step_id)
     if step.status is not StepStatus.RUNNING:
         raise InvalidTransition(f"step {step_id!r} is {step.status.value}, not running")
     step.status = StepStatus.COMPLETED
     step.output = output
     step.error = None
     del run.open.steps[step_id]
+
+
+_MISSING = object()
+
+_READERS: dict[str, Callable[[Data, str], Any]] = {
+    "step_id": members.text,
+    "step_name": members.text,
+    "input": members.anything,
+    "output": members.anything,
+    "attempt": members.whole,
+}
+
+
+def _refuse(data: Data, *names: str) -> NoReturn:
+    """Raise what the first member says that is missing or mistyped."""
+    for name in ("step_id", *names):
+        _READERS[name](data, name)
+    raise AssertionError(f"one of {names} is wrong")
 
 
 def _retrying(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None) -> None:
