@@ -25,6 +25,7 @@ from flowpg.errors import FlowError, StoreUnavailable
 from flowpg.model.arguments import MAX_PAGE
 from flowpg.model.records import Heartbeat, RunLease
 from flowpg.postgres import verbs
+from flowpg.postgres.returns import give_back_many
 from flowpg.postgres.session import DirectSession
 
 logger = logging.getLogger("flowpg.fleet.heartbeat")
@@ -102,9 +103,20 @@ class HeartbeatThread:
         with self._lock:
             leases = [lease for lease, _ in self._held.values()]
             self._held.clear()
+        blocked = stuck.run_id if stuck is not None else None
+        at_once = [lease for lease in leases if lease.task_id and lease.run_id != blocked]
         given = 0
         with self._calls:
+            try:
+                held: list[bool] = self._session.run(give_back_many(at_once)) if at_once else []
+            except FlowError as error:
+                logger.warning("leases run out by themselves: %s", error)
+                return given
+            done = {lease.run_id for lease, was in zip(at_once, held, strict=True) if was}
+            given += len(done)
             for lease in leases:
+                if lease.run_id in done:
+                    continue
                 try:
                     delay, reason = timedelta(0), None
                     if stuck is not None and stuck.run_id == lease.run_id:

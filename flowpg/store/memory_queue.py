@@ -96,6 +96,8 @@ def give_back(state: State, lease: RunLease, delay: timedelta, blocked_reason: s
     task.available_at = state.now() + delay
     if blocked_reason is not None:
         state.run(lease.run_id).blocked_reason = blocked_reason
+    elif not delay and lease.task_id:
+        task.attempts = max(0, task.attempts - 1)  # nothing was wrong: as if it was not claimed
     return True
 
 

@@ -40,6 +40,7 @@ from flowpg.postgres.endings import EndNotices
 from flowpg.postgres.enlist import run_enlisted
 from flowpg.postgres.group_commit import GroupCommit
 from flowpg.postgres.pool import AsyncPool
+from flowpg.postgres.returns import Returns, give_back_many
 from flowpg.postgres.schema_check import verify_async
 from flowpg.postgres.session import DirectSession
 from flowpg.postgres.step_sessions import StepSessions
@@ -62,6 +63,10 @@ class PostgresEventStore:
         self._direct_dsn = direct_dsn or pool.dsn
         self._ends: EndNotices | None = None
         self._appends = GroupCommit(self._send)
+        self._returns = Returns(
+            lambda leases: self._pool.run(give_back_many(leases)),
+            lambda lease: self._pool.run(verbs.give_back(lease, timedelta(0), None)),
+        )
 
     @classmethod
     async def connect(
@@ -288,6 +293,8 @@ class PostgresEventStore:
         blocked_reason: str | None = None,
     ) -> bool:
         """Give up a lease with work left."""
+        if not delay and blocked_reason is None and lease.task_id:
+            return await self._returns.give_back(lease)
         return await self._run(verbs.give_back(lease, delay, blocked_reason))
 
     async def enqueue_due(

@@ -6284,6 +6284,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6662,8 +6663,10 @@ COMMENT ON FUNCTION flow_complete_tasks(json) IS 'Says how tasks ended.';
 -- flow_release_tasks: gives leases back at once with the work left, as a worker that stops does.
 -- Arguments: p_tasks, a JSON array of {"task_id", "epoch"}, of any kind; p_delay, how long nobody
 --   shall take them. The attempt that was not used is not counted, nor is it a crash.
--- Returns one row an element, in order: whether the lease was held and is given back.
--- Locks, in order: retention guard (shared), run locks, queue rows by run and task.
+-- Returns one row an element, in order: whether the lease was held and is given back. A run that is
+--   busy right now is not waited for, or one client that takes its time would keep all others: its
+--   lease is not given back by this call (flow_give_back waits).
+-- Locks, in order: retention guard (shared), run locks if free, queue rows by run and task.
 -- SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_release_tasks(p_tasks json, p_delay interval DEFAULT '0')
 RETURNS TABLE (task_id bigint, released boolean)
@@ -6676,6 +6679,8 @@ AS $$
 DECLARE
     v_tasks bigint[];
     v_epochs bigint[];
+    v_free text[];
+    v_mine bigint[];
     v_done bigint[];
     v_queues text[];
 BEGIN
@@ -6685,18 +6690,22 @@ BEGIN
     EXCEPTION WHEN data_exception THEN
         PERFORM flow_raise_argument('p_tasks', 'it must be an array of {"task_id", "epoch"}');
     END;
-    PERFORM flow_lock_runs(ARRAY(
+    v_free := flow_try_lock_runs(ARRAY(
         SELECT t.run_id FROM flow_tasks AS t
-         WHERE t.task_id = ANY (v_tasks) AND t.kind = 'drive_run'));
-    PERFORM FROM flow_tasks AS t
-      WHERE t.task_id = ANY (v_tasks) ORDER BY t.run_id, t.task_id FOR UPDATE;
+         WHERE t.task_id = ANY (v_tasks) AND t.kind = 'drive_run' ORDER BY t.run_id));
+    v_mine := ARRAY(
+        SELECT t.task_id FROM flow_tasks AS t
+         WHERE t.task_id = ANY (v_tasks)
+           AND (t.kind <> 'drive_run' OR t.run_id = ANY (v_free))
+         ORDER BY t.run_id, t.task_id
+           FOR UPDATE);
     WITH back AS (
         UPDATE flow_tasks AS t
            SET lease_owner = NULL, lease_expires_at = NULL,
                available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0'),
                attempts = greatest(t.attempts - 1, 0)
-          FROM unnest(v_tasks, v_epochs) AS l (task_id, epoch)
-         WHERE t.task_id = l.task_id AND t.epoch = l.epoch AND t.lease_owner IS NOT NULL
+         WHERE t.task_id = ANY (v_mine) AND t.lease_owner IS NOT NULL
+           AND t.epoch = v_epochs[array_position(v_tasks, t.task_id)]
         RETURNING t.task_id, t.queue
     )
     SELECT array_agg(b.task_id), array_agg(DISTINCT b.queue) INTO v_done, v_queues FROM back AS b;
