@@ -16,11 +16,11 @@ import psycopg
 import typer
 from typer.core import TyperGroup
 
-from flowpg.console import check_deploy, fleet, migrate, runs, server, worker
+from flowpg.console import check_deploy, fleet, lint, migrate, runs, server, worker
 from flowpg.errors import FlowError, RunConflict
 
 # In the order of `flowpg --help`.
-_COMMANDS = (migrate, worker, runs, fleet, check_deploy, server)
+_COMMANDS = (migrate, worker, runs, fleet, check_deploy, lint, server)
 
 
 class _SentenceGroup(TyperGroup):

@@ -1,0 +1,49 @@
+"""``flowpg lint``: read the source of workflows for what a replay cannot repeat."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from flowpg.authoring.lint import lint as lint_targets
+from flowpg.authoring.lint_names import TITLES
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command(name="lint")(lint)
+
+
+def lint(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TARGET...", help="Modules, Python files or folders; nothing of them is run."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    rules: Annotated[bool, typer.Option(help="Print the rules instead.")] = False,
+) -> None:
+    """Find what a workflow must not do: ask the clock or chance, read or write, start threads.
+
+    Exit code 1 if there is anything to change. A line that ends with
+    `# flowpg: ignore[FLW101]` is left alone.
+    """
+    if rules:
+        for code, title in TITLES.items():
+            typer.echo(f"{code}  {title}")
+        return
+    found = lint_targets(targets or ["."])
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in found], indent=2))
+    else:
+        for finding in found:
+            typer.echo(str(finding))
+        files = len({finding.path for finding in found})
+        many = f"{len(found)} to change in {files} files" if found else "nothing to change"
+        typer.echo(f"flowpg: {many}", err=True)
+    if found:
+        raise typer.Exit(1)
