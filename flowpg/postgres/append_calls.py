@@ -106,8 +106,43 @@ def append_text(append: Append) -> str:
         text += f',"release":{append.release}'
     if append.queue != "default":
         text += f',"queue":{jsontext.quote(append.queue)}'
-    events = ",".join([_event_text(run_id, event) for event in append.events])
-    return f'{text},"events":[{events}]}}'
+    before: list[str] = []
+    steps: list[str] = []
+    after: list[str] = []
+    for event in append.events:
+        head = _BUNDLED.get(event.type)
+        # Step events that stand together travel, and are stored, as one bundle.
+        item = _bundle_item(head, event) if head is not None and not after else None
+        if item is not None:
+            steps.append(item)
+        elif steps:
+            after.append(_event_text(run_id, event))
+        else:
+            before.append(_event_text(run_id, event))
+    if not steps:
+        return f'{text},"events":[{",".join(before)}]}}'
+    if before:
+        text += f',"before":{len(before)}'
+    if before or after:
+        text += f',"events":[{",".join(before + after)}]'
+    return f'{text},"steps":[{",".join(steps)}]}}'
+
+
+_BUNDLED = {STEP_CREATED: '["c",', STEP_STARTED: '["s",', STEP_COMPLETED: '["d",'}
+_MAX_BUNDLED = 8192
+"""Characters of a payload that may share a row with others: who reads one reads all."""
+
+
+def _bundle_item(head: str, event: NewEvent) -> str | None:
+    """The event in a bundle, see ``flow_unbundle``, or None where it has to stand alone."""
+    payload = event.text or event.payload()
+    subject = event.data.get("step_id")
+    if type(subject) is not str or len(payload) > _MAX_BUNDLED:
+        return None
+    quoted = _quoted_ids.get(subject) or _quoted_id(subject, event.type)
+    if event.due_in is not None or event.due_at is not None:
+        return None
+    return f"{head}{payload}]" if payload.startswith(f'{{"step_id":{quoted}') else None
 
 
 # The ids of steps and waits come back again and again, in one run and in all runs of a workflow.

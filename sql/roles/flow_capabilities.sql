@@ -55,12 +55,14 @@ AS $$
        AND p.proname <> 'flow_grant'
        AND NOT EXISTS (SELECT FROM verbs AS v WHERE v.name = p.proname)
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
-            'flow_due', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
-            'flow_raise_not_found', 'flow_time_text', 'flow_waiting_for', 'flow_worker_admits'))
+            'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
+            'flow_raise_not_found', 'flow_time_text', 'flow_unbundle', 'flow_waiting_for',
+            'flow_worker_admits'))
     UNION ALL
     SELECT t.capability, 'table', t.name, t.privileges
       FROM (VALUES
         ('reader', 'flow_events', 'SELECT'),
+        ('reader', 'flow_event_log', 'SELECT'),
         ('reader', 'flow_runs', 'SELECT'),
         ('reader', 'scheduled_wakeups', 'SELECT'),
         ('reader', 'flow_tasks', 'SELECT (task_id, queue, run_id, kind, priority, available_at,'
@@ -77,6 +79,7 @@ AS $$
         ('reader', 'flow_active_hooks', 'SELECT (run_id, hook_id, metadata, expires_at,'
             || ' created_sequence, created_at)'),
         ('client', 'flow_events', 'SELECT, INSERT'),
+        ('client', 'flow_event_log', 'SELECT, INSERT'),
         ('client', 'flow_runs', 'SELECT, INSERT, UPDATE'),
         ('client', 'scheduled_wakeups', 'SELECT, INSERT, UPDATE, DELETE'),
         ('client', 'flow_tasks', 'SELECT, INSERT, UPDATE'),
@@ -91,6 +94,7 @@ AS $$
         ('client', 'flow_finished_tasks', 'SELECT'),
         ('client', 'flow_workers', 'SELECT'),
         ('worker', 'flow_events', 'SELECT, INSERT'),
+        ('worker', 'flow_event_log', 'SELECT, INSERT'),
         ('worker', 'flow_runs', 'SELECT, INSERT, UPDATE'),
         ('worker', 'scheduled_wakeups', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_tasks', 'SELECT, INSERT, UPDATE, DELETE'),

@@ -1,5 +1,6 @@
--- flow_event_fact: what the projection needs to know of one stored event.
--- payload is filled only for run_created and hook_created.
+-- flow_event_fact: what the projection needs to know of one row of flow_event_log.
+-- flags are its flow_event_flags; payload is filled only for run_created and hook_created;
+-- event_type is null for a bundle.
 CREATE TYPE flow_event_fact AS (
     run_id text,
     sequence bigint,
@@ -7,7 +8,9 @@ CREATE TYPE flow_event_fact AS (
     subject_id text,
     due_at timestamptz,
     payload json,
-    recorded_at timestamptz
+    recorded_at timestamptz,
+    event_count integer,
+    flags integer
 );
 
-COMMENT ON TYPE flow_event_fact IS 'What the projection needs to know of one stored event.';
+COMMENT ON TYPE flow_event_fact IS 'What the projection needs to know of one stored row.';

@@ -120,7 +120,7 @@ async def test_rows_and_completion_commit_together(
     # One transaction wrote both.
     xmins = "SELECT DISTINCT xmin::text FROM public.ledger UNION SELECT xmin::text FROM {} WHERE {}"
     where = "event_type = 'step_completed'"
-    assert len(ledger.execute(xmins.format("flowpg.flow_events", where)).fetchall()) == 1
+    assert len(ledger.execute(xmins.format("flowpg.flow_event_log", where)).fetchall()) == 1
 
 
 @pytest.mark.parametrize("step", [psycopg_async, psycopg_sync, session_async, session_sync])

@@ -162,7 +162,7 @@ async def test_a_run_that_was_ended_although_nobody_can_read_it_keeps_no_task(
     with psycopg.connect(postgres_only.dsn, autocommit=True) as connection:
         connection.execute("SET session_replication_role = replica")
         connection.execute(
-            "UPDATE flowpg.flow_events SET payload = '{\"spec\": 5}' WHERE run_id = %s"
+            "UPDATE flowpg.flow_event_log SET payload = '{\"spec\": 5}' WHERE run_id = %s"
             " AND sequence = 1",
             (run_id,),
         )

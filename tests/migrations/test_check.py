@@ -30,7 +30,7 @@ ALTERATIONS = {
         "function flow_lock_runs(p_run_ids text[]) was changed",
     ),
     "a dropped index": ("DROP INDEX scheduled_wakeups_due_idx", "index scheduled_wakeups_due_idx"),
-    "a disabled trigger": ("ALTER TABLE flow_events DISABLE TRIGGER USER", "was changed"),
+    "a disabled trigger": ("ALTER TABLE flow_event_log DISABLE TRIGGER USER", "was changed"),
     "a column type": (
         "ALTER TABLE flow_tasks ALTER COLUMN kind TYPE varchar(40)",
         "column flow_tasks.kind was changed",

@@ -14,14 +14,14 @@ from flowpg.postgres.install import install_fresh
 from tests.servers import PostgresServer
 
 RUNS = 100_000
-TABLES = "flow_events, flow_runs, flow_active_hooks, scheduled_wakeups, flow_tasks"
+TABLES = "flow_event_log, flow_runs, flow_active_hooks, scheduled_wakeups, flow_tasks"
 
 # Straight into the tables, the trigger left out: 100,000 runs with three events each, 2,000 of them
 # open with a wait or a retry (half of them due), a hook and a task.
 LOAD = f"""
-ALTER TABLE flow_events DISABLE TRIGGER USER;
-TRUNCATE flow_events, flow_runs, flow_active_hooks, scheduled_wakeups, flow_tasks;
-ALTER TABLE flow_events SET (autovacuum_enabled = false);
+ALTER TABLE flow_event_log DISABLE TRIGGER USER;
+TRUNCATE flow_event_log, flow_runs, flow_active_hooks, scheduled_wakeups, flow_tasks;
+ALTER TABLE flow_event_log SET (autovacuum_enabled = false);
 ALTER TABLE flow_runs SET (autovacuum_enabled = false);
 ALTER TABLE flow_active_hooks SET (autovacuum_enabled = false);
 ALTER TABLE scheduled_wakeups SET (autovacuum_enabled = false);
@@ -34,8 +34,8 @@ SELECT 'run-' || n, 'workflow-' || n % 50, '1', 'build-' || n % 3, 'queue-' || n
        3, CASE WHEN n % 5000 = 0 THEN 'no build' END,
        now() - n * interval '1 second', now() - n * interval '1 second'
   FROM generate_series(1, {RUNS}) AS n;
-INSERT INTO flow_events (run_id, sequence, event_id, event_type, subject_id, payload, recorded_at,
-    due_at)
+INSERT INTO flow_event_log (run_id, sequence, event_id, event_type, subject_id, payload,
+    recorded_at, due_at)
 SELECT 'run-' || n, s, md5(n || '/' || s)::uuid,
        CASE s WHEN 1 THEN 'run_created' WHEN 2 THEN 'run_started' ELSE 'wait_created' END,
        CASE s WHEN 3 THEN 'w' END,
@@ -58,7 +58,7 @@ SELECT 'queue-' || n % 3, 'run-' || n, now() + CASE n % 4 WHEN 0 THEN interval '
        CASE WHEN n % 2 = 0 THEN now() + CASE WHEN n % 600 = 0 THEN '-1 s' ELSE interval '1 hour' END
        END, 0, n % 2
   FROM generate_series(1, {RUNS}, 1) AS n WHERE n % 50 <> 7;
-ALTER TABLE flow_events ENABLE TRIGGER USER;
+ALTER TABLE flow_event_log ENABLE TRIGGER USER;
 """
 
 # A handful of runs, so that plans made among them go all the way.

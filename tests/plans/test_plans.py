@@ -87,7 +87,7 @@ WRITES = [
 ]
 CALLS = READS + WRITES
 
-TABLES = {"flow_events", "flow_runs", "flow_active_hooks", "scheduled_wakeups", "flow_tasks"}
+TABLES = {"flow_event_log", "flow_runs", "flow_active_hooks", "scheduled_wakeups", "flow_tasks"}
 TABLES |= {"flow_dead_letters", "flow_lanes", "flow_marks"}
 MOST_ROWS = 3000
 """No scan reads more rows than three full pages."""
@@ -138,6 +138,6 @@ def test_the_summary_counts_runs_by_an_index_and_open_things_only(crowd: Crowd) 
     """It has to look at every run once, by the index on status, and never at events."""
     plans = crowd.primed["auto"].of("flow_run_summary()")
     read = {node.get("Relation Name") for node, _ in scans(plans)}
-    assert "flow_events" not in read
+    assert "flow_event_log" not in read
     for node, statement in scans(plans):
         assert node["Node Type"] == "Index Only Scan", statement

@@ -24,6 +24,7 @@ INLINED = {
     *("flow_time_after", "flow_event_id", "flow_event_refusal", "flow_event_flags"),
     *("flow_wakeup_kind", "flow_has_suspension", "flow_due_member", "flow_append_read_events"),
     *("flow_append_open_hooks", "flow_append_settles", "flow_mark_key", "flow_is_token_kind"),
+    "flow_unbundle",
     *("flow_claim_admits", "flow_worker_admits", "flow_json_refusal", "flow_text_is_name"),
     *("flow_spec_is_named", "flow_created_status"),
 }
@@ -76,7 +77,8 @@ def test_text_columns_compare_by_bytes(db: Database) -> None:
     columns = db.rows(
         "SELECT table_name, column_name FROM information_schema.columns"
         " WHERE table_schema = 'flowpg' AND data_type = 'text' AND collation_name IS DISTINCT FROM"
-        " 'C' AND table_name IN ('flow_events', 'flow_runs', 'flow_active_hooks', 'flow_tasks',"
+        " 'C' AND table_name IN ('flow_events', 'flow_event_log', 'flow_runs',"
+        " 'flow_active_hooks', 'flow_tasks',"
         " 'scheduled_wakeups', 'flow_migrations')"
     )
     # free text that nothing compares or sorts

@@ -109,7 +109,8 @@ SELECT version, sha256 FROM flow_migrations
 """
 FORBIDDEN = {
     "worker": "UPDATE flow_events SET payload = '{}'; DELETE FROM flow_events;"
-    " TRUNCATE flow_events; SELECT flow_grant('x', 'worker'); DELETE FROM flow_runs",
+    " TRUNCATE flow_event_log; DELETE FROM flow_event_log;"
+    " SELECT flow_grant('x', 'worker'); DELETE FROM flow_runs",
     "client": "SELECT flow_append('r', null, '[]'); SELECT flow_claim_tasks('q', 1, 'x', '1s');"
     " SELECT flow_import_history('r', '[]'); SELECT flow_pause_queue('q'); SELECT flow_redrive(1);"
     " SELECT flow_listen_hint('{q}'); DELETE FROM flow_tasks; DELETE FROM flow_events",
@@ -185,7 +186,7 @@ def test_a_hostile_search_path_reaches_nothing(db: Database, role: str) -> None:
     )
     connection = acting_as(db, role)
     connection.execute("SET search_path = hostile, pg_temp, flowpg, pg_catalog")
-    for table in ("flow_events", "flow_runs", "flow_tasks", "flow_active_hooks"):
+    for table in ("flow_event_log", "flow_runs", "flow_tasks", "flow_active_hooks"):
         connection.execute(f"CREATE TABLE hostile.{table} (trap int)")
         connection.execute(f"CREATE TEMP TABLE {table} (trap int)")
     connection.execute("CREATE TYPE hostile.flow_append_event AS (trap int)")

@@ -41,12 +41,12 @@ def database(pg_server: PostgresServer, shared_database: str) -> str:
 # The guard against TRUNCATE is a trigger.
 EMPTY = """
     BEGIN;
-    ALTER TABLE flowpg.flow_events DISABLE TRIGGER USER;
-    TRUNCATE flowpg.flow_events, flowpg.flow_runs, flowpg.flow_active_hooks,
+    ALTER TABLE flowpg.flow_event_log DISABLE TRIGGER USER;
+    TRUNCATE flowpg.flow_event_log, flowpg.flow_runs, flowpg.flow_active_hooks,
              flowpg.scheduled_wakeups, flowpg.flow_tasks, flowpg.flow_lanes, flowpg.flow_marks,
              flowpg.flow_dead_letters, flowpg.flow_workers, flowpg.flow_queues,
              flowpg.flow_idle_queues, flowpg.flow_run_waiters, flowpg.flow_finished_tasks;
-    ALTER TABLE flowpg.flow_events ENABLE TRIGGER USER;
+    ALTER TABLE flowpg.flow_event_log ENABLE TRIGGER USER;
     COMMIT;
 """
 

@@ -57,11 +57,22 @@ def long_way(event: NewEvent) -> dict[str, Any]:
     return {**shape, "payload": event.data}
 
 
+def spread(element: dict[str, Any]) -> dict[str, Any]:
+    """The element with its bundle among its events, as the database reads it."""
+    kinds = {"c": "step_created", "s": "step_started", "d": "step_completed"}
+    steps = [
+        {"type": kinds[letter], "subject": data["step_id"], "payload": data}
+        for letter, data in element.pop("steps", ())
+    ]
+    before, found = element.pop("before", 0), element.get("events", [])
+    return {**element, "events": [*found[:before], *steps, *found[before:]]}
+
+
 @pytest.mark.parametrize("name", IDS)
 def test_every_event_is_written_as_what_it_is(name: str) -> None:
     new = every_event(name)
     text = append_text(Append("r", new, expected=4, epoch=2, release=7, queue='the "q"'))
-    assert json.loads(text) == {
+    assert spread(json.loads(text)) == {
         "run_id": "r",
         "expected": 4,
         "epoch": 2,
@@ -71,6 +82,27 @@ def test_every_event_is_written_as_what_it_is(name: str) -> None:
     }
     # A second time the ids are known already.
     assert append_text(Append("r", every_event(name))) == append_text(Append("r", new))
+
+
+def test_step_events_that_stand_together_are_a_bundle() -> None:
+    done, made, started = (
+        events.step_completed("a", 1),
+        events.step_created("b", "work", None, {"max_attempts": 1}),
+        events.step_started("b", 1),
+    )
+    step = json.loads(append_text(Append("r", [done, made, started])))
+    assert [letter for letter, _ in step["steps"]] == ["d", "c", "s"]
+    assert "events" not in step
+    assert "before" not in step
+    first = json.loads(append_text(Append("r", [events.run_started(), made, started])))
+    assert (len(first["events"]), first["before"], len(first["steps"])) == (1, 1, 2)
+    last = json.loads(append_text(Append("r", [done, events.run_completed(1)])))
+    assert (len(last["events"]), len(last["steps"])) == (1, 1)
+    assert "before" not in last
+    apart = [made, events.wait_completed("w"), started]
+    assert spread(json.loads(append_text(Append("r", apart))))["events"] == [*map(long_way, apart)]
+    large = json.loads(append_text(Append("r", [events.step_completed("a", "x" * 9000), made])))
+    assert (len(large["events"]), len(large["steps"])) == (1, 1)
 
 
 @pytest.mark.parametrize("bad", ["", " \t", "nul\x00", "\ud800", "x" * 513, None, 7, ["s"]])

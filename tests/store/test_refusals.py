@@ -215,7 +215,7 @@ async def test_verbs_run_at_read_committed_whatever_the_database_says(direct_dsn
         connection.execute("CREATE TABLE public.seen (level text)")
         connection.execute(probe)
         connection.execute(
-            "CREATE TRIGGER probe AFTER INSERT ON flowpg.flow_events"
+            "CREATE TRIGGER probe AFTER INSERT ON flowpg.flow_event_log"
             " FOR EACH STATEMENT EXECUTE FUNCTION public.probe()"
         )
     async with await PostgresEventStore.connect(direct_dsn) as store:

@@ -3,6 +3,8 @@
 --   {"run_id": text, "expected": n or null, "epoch": n or null,
 --    "events": [{"type", "subject"?, "due_at"? (RFC 3339), "due_in_us"? (microseconds from the
 --                append), "payload": {...}, "event_id"? (uuid)}],
+--    "steps"?: a bundle as flow_unbundle takes it, of step events that stand together, and
+--    "before"?: how many of the events come before them, 0 by default;
 --    "release"?: wake count seen by the lease's holder, "queue"?: text, for a run that is created}
 --   expected null appends at the head; epoch is the fence; an empty events array only releases.
 -- Returns one row an element, in order. outcome: appended, event_conflict, lease_lost,

@@ -11,10 +11,10 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    INSERT INTO flow_events
-        (run_id, sequence, event_id, event_type, subject_id, due_at, payload, recorded_at)
-    SELECT e.run_id, e.base + v.event_position,
-           coalesce(v.event_id, flow_event_id(e.run_id, e.base + v.event_position)),
+    INSERT INTO flow_event_log
+        (run_id, sequence, event_count, event_id, event_type, subject_id, due_at, payload,
+        recorded_at)
+    SELECT e.run_id, e.base + v.event_position, v.event_count, v.event_id,
            v.event_type, v.subject_id,
            CASE WHEN v.due_in_us IS NULL THEN v.due_at
                 ELSE flow_time_after(p_at, v.due_in_us) END,

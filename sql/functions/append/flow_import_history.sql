@@ -46,6 +46,10 @@ BEGIN
         PERFORM flow_raise_argument('p_events', 'there is no event');
     END IF;
 
+    IF EXISTS (SELECT FROM unnest(v_rows) AS e WHERE e.event_id IS NULL) THEN
+        PERFORM flow_raise_transition(p_run_id, 'an event of a history has an event id');
+    END IF;
+
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     PERFORM FROM flow_runs AS r WHERE r.run_id = p_run_id;
     IF FOUND THEN
@@ -55,9 +59,12 @@ BEGIN
         PERFORM flow_reserve_runs(ARRAY[p_run_id], ARRAY[p_queue], flow_now());
     END IF;
     BEGIN
-        INSERT INTO flow_events (run_id, sequence, event_id, event_type, subject_id, due_at,
+        INSERT INTO flow_event_log (run_id, sequence, event_id, event_type, subject_id, due_at,
             payload, recorded_at, schema_version)
-        SELECT p_run_id, e.sequence, e.event_id, e.event_type, e.subject_id, e.due_at, e.payload,
+        SELECT p_run_id, e.sequence,
+               -- what is derived anyway need not be kept
+               nullif(e.event_id, flow_event_id(p_run_id, e.sequence)), e.event_type, e.subject_id,
+               e.due_at, e.payload,
                e.recorded_at, e.schema_version
           FROM unnest(v_rows) AS e;
     EXCEPTION WHEN unique_violation THEN

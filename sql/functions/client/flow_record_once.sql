@@ -24,7 +24,7 @@ BEGIN
     SELECT o.status, o.head_sequence INTO v_status, v_head
       FROM flow_open_run(p_run_id, array_remove(ARRAY[p_also], NULL)) AS o;
     SELECT flow_json_get(e.payload, p_member) INTO v_stored
-      FROM flow_events AS e
+      FROM flow_event_log AS e
      WHERE e.run_id = p_run_id AND e.subject_id = p_subject_id AND e.event_type = p_event_type
        AND e.event_type IN ('run_progress_recorded', 'child_operation_linked')
      LIMIT 1;

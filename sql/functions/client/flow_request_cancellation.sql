@@ -21,7 +21,7 @@ BEGIN
     SELECT o.status, o.head_sequence INTO v_status, v_head FROM flow_open_run(p_run_id, '{}') AS o;
     IF NOT flow_is_terminal(v_status) THEN
         SELECT flow_json_get(e.payload, 'request') INTO v_request
-          FROM flow_events AS e
+          FROM flow_event_log AS e
          WHERE e.run_id = p_run_id AND e.event_type = 'run_cancellation_requested'
            AND e.subject_id IS NULL
          LIMIT 1;

@@ -36,7 +36,7 @@ BEGIN
         RETURN;
     END IF;
 
-    PERFORM FROM flow_events AS e
+    PERFORM FROM flow_event_log AS e
       WHERE e.run_id = p_run_id AND e.subject_id = p_wait_id AND e.event_type = 'wait_created';
     IF NOT FOUND THEN
         IF flow_is_terminal(v_status) THEN

@@ -40,7 +40,7 @@ BEGIN
     END IF;
 
     SELECT e.event_type, e.payload INTO v_last
-      FROM flow_events AS e
+      FROM flow_event_log AS e
      WHERE e.run_id = p_run_id AND e.subject_id = p_hook_id
        AND e.event_type IN ('hook_created', 'hook_received', 'hook_disposed')
      ORDER BY e.sequence DESC

@@ -47,7 +47,7 @@ BEGIN
               LEFT JOIN LATERAL (
                     SELECT f.head_sequence AS head, f.status, e.payload
                       FROM flow_runs AS f
-                      JOIN flow_events AS e ON e.run_id = f.run_id AND e.sequence = 1
+                      JOIN flow_event_log AS e ON e.run_id = f.run_id AND e.sequence = 1
                      WHERE f.run_id = q.run_id AND f.head_sequence > 0
                      LIMIT 1) AS r ON q.refusal IS NULL
             WINDOW same_id AS (PARTITION BY q.run_id, q.refusal IS NULL ORDER BY q.ordinal)
@@ -70,8 +70,8 @@ BEGIN
       WHERE v_outcomes[q.ordinal] = 'created'
         AND (q.queue <> 'default' OR flow_is_repeatable())
      HAVING count(*) > 0;
-    INSERT INTO flow_events (run_id, sequence, event_id, event_type, payload, recorded_at)
-    SELECT q.run_id, 1, flow_event_id(q.run_id, 1), 'run_created', q.payload::json, v_at
+    INSERT INTO flow_event_log (run_id, sequence, event_type, payload, recorded_at)
+    SELECT q.run_id, 1, 'run_created', q.payload::json, v_at
       FROM unnest(p_requests) AS q
      WHERE v_outcomes[q.ordinal] = 'created';
     IF v_woken IS NOT NULL THEN

@@ -11,10 +11,10 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    INSERT INTO flow_events
-        (run_id, sequence, event_id, event_type, subject_id, payload, recorded_at)
-    VALUES (p_run_id, p_head + 1, flow_event_id(p_run_id, p_head + 1), p_event_type, p_subject_id,
-            p_payload::json, flow_now());
+    INSERT INTO flow_event_log
+        (run_id, sequence, event_type, subject_id, payload, recorded_at)
+    VALUES (p_run_id, p_head + 1, p_event_type, p_subject_id, p_payload::json,
+            flow_now());
     PERFORM flow_enqueue_drives(ARRAY[p_run_id]);
     RETURN p_head + 1;
 END

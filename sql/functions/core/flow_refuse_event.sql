@@ -1,4 +1,4 @@
--- Trigger functions that refuse what must not happen to flow_events.
+-- Trigger functions that refuse what must not happen to flow_event_log.
 --   flow_refuse_event()    a row whose shape is wrong; the table's own constraints would refuse it
 --                          too, but their error shows the row, and with it tokens and payloads
 --   flow_refuse_change()   UPDATE, DELETE or TRUNCATE: the table is append-only
@@ -13,7 +13,7 @@ BEGIN
     END IF;
     PERFORM flow_raise_transition(NEW.run_id, coalesce(
         flow_event_refusal(NEW.event_type, NEW.subject_id, NEW.due_at IS NOT NULL, NEW.payload),
-        'an event needs a sequence from 1, an event id, a transaction id, and times of the years 1 '
+        'an event needs a sequence from 1, a transaction id, and times of the years 1 '
         'to 9999'));
     RETURN NULL;
 END

@@ -18,10 +18,21 @@ BEGIN
     PERFORM flow_check_limit(p_limit);
     PERFORM flow_check_exists(p_run_id);
     RETURN QUERY
-    SELECT e.run_id, e.sequence, e.event_id, e.event_type, e.payload::text, e.recorded_at,
-           e.schema_version
-      FROM flow_events AS e
-     WHERE e.run_id = p_run_id AND e.sequence > coalesce(p_after, 0)
+    SELECT l.run_id, e.sequence, coalesce(l.event_id, flow_event_id(l.run_id, e.sequence)),
+           e.event_type, e.payload::text, l.recorded_at, l.schema_version
+      FROM (SELECT f.run_id, f.sequence, f.event_id, f.event_type, f.payload, f.recorded_at,
+                   f.schema_version, f.event_count
+              FROM flow_event_log AS f
+             WHERE f.run_id = p_run_id AND f.sequence > coalesce(p_after, 0)
+             ORDER BY f.sequence
+             LIMIT p_limit) AS l
+     CROSS JOIN LATERAL (
+            SELECT l.sequence, l.event_type, l.payload WHERE l.event_type IS NOT NULL
+            UNION ALL
+            SELECT u.sequence, u.event_type, u.payload
+              FROM flow_unbundle(l.payload, l.sequence, l.event_count) AS u
+             WHERE l.event_type IS NULL) AS e
+     WHERE e.sequence > coalesce(p_after, 0)
      ORDER BY e.sequence
      LIMIT p_limit;
 END

@@ -34,15 +34,24 @@ BEGIN
             SELECT f.wakes FROM flow_tasks AS f
              WHERE f.run_id = i.run_id AND f.kind = 'drive_run' LIMIT 1) AS t ON true
      CROSS JOIN LATERAL (
-            SELECT '[' || coalesce(string_agg('[' || e.sequence || ',' || to_json(e.event_type)
-                       || ',"' || e.event_id || '","' || flow_time_text(e.recorded_at) || '",'
-                       || e.payload || coalesce(',' || e.schema_version, '') || ']', ','), '')
-                       || ']' AS events
-              FROM (SELECT f.sequence, f.event_type, f.event_id, f.recorded_at, f.payload,
-                           f.schema_version
-                      FROM flow_events AS f
+            SELECT '[' || coalesce(string_agg(CASE
+                       WHEN e.event_type IS NULL THEN (
+                           SELECT string_agg('[' || u.sequence || ',"' || u.event_type || '","'
+                                      || flow_event_id(e.run_id, u.sequence) || e.at_text
+                                      || u.payload || ']', ',')
+                             FROM flow_unbundle(e.payload, e.sequence, e.event_count) AS u
+                            WHERE u.sequence > i.after)
+                       ELSE '[' || e.sequence || ',' || to_json(e.event_type) || ',"'
+                           || coalesce(e.event_id, flow_event_id(e.run_id, e.sequence)) || e.at_text
+                           || e.payload || coalesce(',' || e.schema_version, '') || ']'
+                       END, ','), '') || ']' AS events
+              FROM (SELECT f.run_id, f.sequence, f.event_type, f.event_id, f.payload, f.event_count,
+                           f.schema_version,
+                           '","' || flow_time_text(f.recorded_at) || '",' AS at_text
+                      FROM flow_event_log AS f
                      WHERE f.run_id = i.run_id AND f.sequence > i.after
-                     ORDER BY f.sequence) AS e) AS h;
+                     ORDER BY f.sequence
+                    OFFSET 0) AS e) AS h;
 END
 $$;
 

@@ -5,8 +5,8 @@
 --   16  asks for cancellation            32  ends the run
 --   64  creates the run                 128  starts the run
 --  256  sets attributes of the run
--- Arguments: p_event_type, p_has_due (whether it carries a deadline). The frequent types come
---   first.
+-- Arguments: p_event_type, null for a bundle of step events; p_has_due (whether it carries a
+--   deadline). The frequent types come first.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_event_flags(p_event_type text, p_has_due boolean) RETURNS integer
@@ -30,7 +30,11 @@ RETURN CASE p_event_type
     WHEN 'step_cancelled' THEN 1
     WHEN 'run_cancellation_requested' THEN 16
     WHEN 'run_attributes_set' THEN 256
-    ELSE CASE WHEN flow_terminal_status(p_event_type) IS NULL THEN 0 ELSE 32 END
+    ELSE CASE
+        WHEN p_event_type IS NULL THEN 1
+        WHEN flow_terminal_status(p_event_type) IS NULL THEN 0
+        ELSE 32
+    END
 END;
 
 CREATE FUNCTION flow_wakeup_kind(p_event_type text) RETURNS text

@@ -1,6 +1,7 @@
 -- flow_project: brings every projection up to date with newly stored events.
 -- Arguments: p_events, events of any number of runs, stored by this transaction. Called by the
---   trigger on flow_events; a store that cannot have the trigger may call it after its own insert.
+--   trigger on flow_event_log; a store that cannot have the trigger may call it after its own
+--   insert.
 -- Locks, in order: run locks when they are free (a direct writer then counts as their holder;
 --   it must not wait for them, because it has inserted already), token locks, rows.
 -- SQLSTATEs: WF004, WF005, WF009. Callers: internal.
@@ -15,18 +16,19 @@ DECLARE
     v_broken boolean;
     v_change flow_run_change;
 BEGIN
-    SELECT bit_or(flow_event_flags(e.event_type, e.due_at IS NOT NULL)) INTO v_flags
-      FROM unnest(p_events) AS e;
+    SELECT bit_or(e.flags) INTO v_flags FROM unnest(p_events) AS e;
     IF v_flags & 224 = 0 THEN
         -- nothing begins or ends: the usual append, summed up with less work
         SELECT array_agg(ROW(s.run_id, s.first_sequence, s.last_sequence, s.flags, s.recorded_at,
                    NULL, NULL, NULL, s.is_broken)::flow_run_change),
                array_agg(s.run_id), bool_or(s.is_broken)
           INTO v_changes, v_run_ids, v_broken
-          FROM (SELECT e.run_id, min(e.sequence) AS first_sequence,
+          FROM (SELECT e.run_id, min(e.sequence - e.event_count + 1) AS first_sequence,
                        max(e.sequence) AS last_sequence, max(e.recorded_at) AS recorded_at,
-                       bit_or(flow_event_flags(e.event_type, e.due_at IS NOT NULL)) AS flags,
-                       min(e.sequence) = 1 OR max(e.sequence) - min(e.sequence) + 1 <> count(*)
+                       bit_or(e.flags) AS flags,
+                       min(e.sequence) = 1
+                           OR max(e.sequence) - min(e.sequence - e.event_count)
+                              <> sum(e.event_count)
                            AS is_broken
                   FROM unnest(p_events) AS e
                  GROUP BY e.run_id) AS s;
@@ -43,20 +45,19 @@ BEGIN
                    ::flow_run_change),
                array_agg(s.run_id), bool_or(s.is_broken)
           INTO v_changes, v_run_ids, v_broken
-          FROM (SELECT f.run_id, min(f.sequence) AS first_sequence,
+          FROM (SELECT f.run_id, min(f.sequence - f.event_count + 1) AS first_sequence,
                        max(f.sequence) AS last_sequence, max(f.recorded_at) AS recorded_at,
                        bit_or(f.flags) AS flags,
                        (array_agg(f.payload) FILTER (WHERE f.flags = 64))[1] AS create_payload,
                        min(f.recorded_at) FILTER (WHERE f.flags = 64) AS created_at,
                        max(flow_terminal_status(f.event_type)) FILTER (WHERE f.flags = 32)
                            AS terminal_status,
-                       max(f.sequence) - min(f.sequence) + 1 <> count(*)
-                           OR bool_or((f.flags = 64) <> (f.sequence = 1))
+                       max(f.sequence) - min(f.sequence - f.event_count)
+                               <> sum(f.event_count)
+                           OR bool_or((f.flags = 64) <> (f.sequence - f.event_count = 0))
                            OR coalesce(min(f.sequence) FILTER (WHERE f.flags = 32)
                                        < max(f.sequence), false) AS is_broken
-                  FROM (SELECT e.run_id, e.sequence, e.event_type, e.payload, e.recorded_at,
-                               flow_event_flags(e.event_type, e.due_at IS NOT NULL) AS flags
-                          FROM unnest(p_events) AS e OFFSET 0) AS f
+                  FROM unnest(p_events) AS f
                  GROUP BY f.run_id) AS s;
     END IF;
     IF v_broken THEN

@@ -6,7 +6,7 @@
 -- The runs of a batch are often of one workflow: its spec is looked into once, and a payload that
 --   begins with the same text has the same spec, unless a later member could be another "spec".
 -- There is no ON CONFLICT: it makes a speculative row and a second WAL record of each. The key of
---   flow_events, written before, keeps two writers of one run apart.
+--   flow_event_log, written before, keeps two writers of one run apart.
 -- Locks: rows. The run locks are the caller's. SQLSTATEs: WF009, WF013. Callers: internal.
 CREATE FUNCTION flow_project_created(p_changes flow_run_change[]) RETURNS text[]
 LANGUAGE plpgsql VOLATILE

@@ -80,7 +80,8 @@ BEGIN
         SELECT e.run_id, e.hook_id, v_tokens[e.n], flow_json_get(e.payload, 'metadata'),
                e.due_at, e.sequence, e.recorded_at
           FROM unnest(v_events) WITH ORDINALITY
-               AS e (run_id, sequence, event_type, hook_id, due_at, payload, recorded_at, n)
+               AS e (run_id, sequence, event_type, hook_id, due_at, payload, recorded_at,
+                     event_count, flags, n)
             ON CONFLICT (run_id, hook_id) DO NOTHING;
     EXCEPTION
         -- two hooks of these events share a token; the error itself would show it

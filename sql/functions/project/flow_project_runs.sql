@@ -12,36 +12,41 @@ AS $$
 DECLARE
     v_change flow_run_change;
     v_done text[];
+    v_moved integer;
 BEGIN
-    WITH moved AS (
-        UPDATE flow_runs AS r
-           SET head_sequence = c.last_sequence,
-               status = CASE
-                   WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
-                   WHEN c.flags & 16 <> 0 OR r.status = 'cancelling' THEN 'cancelling'
-                   WHEN r.status = 'pending' AND c.flags & 128 = 0 THEN 'pending'
-                   -- a running run has nothing open, so only a new opening can suspend it
-                   WHEN (r.status <> 'running' OR c.flags & 6 <> 0)
-                        AND flow_has_suspension(r.run_id) THEN 'suspended'
-                   ELSE 'running'
-               END,
-               updated_at = c.recorded_at,
-               ended_at = CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END,
-               blocked_reason = CASE WHEN r.dead_letter_id IS NOT NULL
-                                          AND c.terminal_status IS NULL
-                                     THEN r.blocked_reason END
-          FROM unnest(p_changes) AS c
-         WHERE r.run_id = c.run_id
-           AND c.flags & 64 = 0
-           AND r.head_sequence = c.first_sequence - 1
-           AND r.status NOT IN ('completed', 'failed', 'cancelled', 'continued_as_new')
-        RETURNING r.run_id
-    )
-    SELECT array_agg(m.run_id) INTO v_done FROM moved AS m;
-    IF coalesce(cardinality(v_done), 0) = cardinality(p_changes) THEN
+    UPDATE flow_runs AS r
+       SET head_sequence = c.last_sequence,
+           status = CASE
+               WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
+               WHEN c.flags & 16 <> 0 OR r.status = 'cancelling' THEN 'cancelling'
+               WHEN r.status = 'pending' AND c.flags & 128 = 0 THEN 'pending'
+               -- a running run has nothing open, so only a new opening can suspend it
+               WHEN (r.status <> 'running' OR c.flags & 6 <> 0)
+                    AND flow_has_suspension(r.run_id) THEN 'suspended'
+               ELSE 'running'
+           END,
+           updated_at = c.recorded_at,
+           ended_at = CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END,
+           blocked_reason = CASE WHEN r.dead_letter_id IS NOT NULL
+                                      AND c.terminal_status IS NULL
+                                 THEN r.blocked_reason END
+      FROM unnest(p_changes) AS c
+     WHERE r.run_id = c.run_id
+       AND c.flags & 64 = 0
+       AND r.head_sequence = c.first_sequence - 1
+       AND r.status NOT IN ('completed', 'failed', 'cancelled', 'continued_as_new');
+    GET DIAGNOSTICS v_moved = ROW_COUNT;
+    IF v_moved = cardinality(p_changes) THEN
         RETURN;
     END IF;
 
+    IF v_moved > 0 THEN
+        v_done := ARRAY(
+            SELECT c.run_id
+              FROM unnest(p_changes) AS c
+              JOIN flow_runs AS r ON r.run_id = c.run_id
+             WHERE c.flags & 64 = 0 AND r.head_sequence = c.last_sequence);
+    END IF;
     v_done := coalesce(v_done, '{}') || flow_project_created(p_changes);
     IF cardinality(v_done) = cardinality(p_changes) THEN
         RETURN;

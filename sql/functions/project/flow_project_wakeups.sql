@@ -21,7 +21,7 @@ BEGIN
               USING unnest(p_events) AS e
               WHERE w.run_id = e.run_id AND w.subject_id = e.subject_id
                 AND w.kind = flow_wakeup_kind(e.event_type)
-                AND flow_event_flags(e.event_type, false) = 8;
+                AND e.flags = 8;
     END IF;
     -- most appends hold step events and few runs have a delayed retry: look once a run, not once
     -- an event
@@ -32,7 +32,20 @@ BEGIN
         DELETE FROM scheduled_wakeups AS w
               USING unnest(p_events) AS e
               WHERE w.run_id = e.run_id AND w.subject_id = e.subject_id AND w.kind = 'step_retry'
-                AND flow_event_flags(e.event_type, e.due_at IS NOT NULL) = 1;
+                AND e.flags = 1;
+        -- an append with a delayed retry of its own has no bundle
+        DELETE FROM scheduled_wakeups AS w
+              USING (SELECT l.run_id, u.subject_id, u.event_type
+                       FROM (SELECT e.run_id, e.sequence FROM unnest(p_events) AS e
+                              WHERE e.event_type IS NULL) AS b
+                      CROSS JOIN LATERAL (
+                            SELECT f.run_id, f.sequence, f.payload, f.event_count
+                              FROM flow_event_log AS f
+                             WHERE f.run_id = b.run_id AND f.sequence = b.sequence LIMIT 1) AS l
+                      CROSS JOIN LATERAL flow_unbundle(l.payload, l.sequence, l.event_count) AS u
+                    ) AS s
+              WHERE w.run_id = s.run_id AND w.subject_id = s.subject_id AND w.kind = 'step_retry'
+                AND s.event_type <> 'step_created';
     END IF;
     IF p_flags & 2 = 0 THEN
         RETURN;
@@ -47,7 +60,7 @@ BEGIN
                        OVER (PARTITION BY e.run_id, e.kind, e.subject_id) AS settled_at
               FROM (SELECT f.run_id COLLATE "C" AS run_id, f.subject_id COLLATE "C" AS subject_id,
                            f.sequence, f.due_at, flow_wakeup_kind(f.event_type) AS kind,
-                           flow_event_flags(f.event_type, f.due_at IS NOT NULL) AS flags
+                           f.flags
                       FROM unnest(p_events) AS f OFFSET 0) AS e
              WHERE e.flags & 59 <> 0) AS c
      WHERE c.due_at IS NOT NULL AND c.flags & 2 <> 0

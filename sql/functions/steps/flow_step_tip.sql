@@ -15,20 +15,29 @@ AS $$
 DECLARE
     v_tip record;
 BEGIN
-    SELECT e.event_type, e.sequence, e.recorded_at,
+    SELECT e.event_type, e.sequence, l.recorded_at,
            CASE WHEN e.event_type = 'step_started'
                 THEN flow_json_get_text(e.payload, 'attempt')::integer END AS attempt
       INTO v_tip
-      FROM flow_events AS e
-     WHERE e.run_id = p_run_id AND e.subject_id = p_step_id AND e.event_type LIKE 'step\_%'
-     ORDER BY e.sequence DESC
+      FROM flow_event_log AS l
+     CROSS JOIN LATERAL (
+            SELECT l.event_type, l.sequence, l.payload
+             WHERE l.event_type LIKE 'step\_%' AND l.subject_id = p_step_id
+            UNION ALL
+            (SELECT u.event_type, u.sequence, u.payload
+               FROM flow_unbundle(l.payload, l.sequence, l.event_count) AS u
+              WHERE l.event_type IS NULL AND u.subject_id = p_step_id
+              ORDER BY u.sequence DESC
+              LIMIT 1)) AS e
+     WHERE l.run_id = p_run_id
+     ORDER BY l.sequence DESC
      LIMIT 1;
     IF NOT FOUND THEN
         RETURN;
     END IF;
     RETURN QUERY
     SELECT v_tip.event_type, v_tip.attempt, v_tip.sequence, v_tip.recorded_at,
-           EXISTS (SELECT FROM flow_events AS c
+           EXISTS (SELECT FROM flow_event_log AS c
                     WHERE c.run_id = p_run_id AND c.sequence > v_tip.sequence
                       AND c.event_type = 'run_cancellation_requested');
 END

@@ -46,9 +46,9 @@ BEGIN
         RETURN;
     END IF;
     v_at := flow_now();
-    INSERT INTO flow_events
-        (run_id, sequence, event_id, event_type, subject_id, payload, recorded_at)
-    SELECT s.run_id, s.sequence, flow_event_id(s.run_id, s.sequence),
+    INSERT INTO flow_event_log
+        (run_id, sequence, event_type, subject_id, payload, recorded_at)
+    SELECT s.run_id, s.sequence,
            CASE p_kind WHEN 'wait' THEN 'wait_completed' ELSE 'hook_disposed' END, s.subject_id,
            format('{"%s":%s}', CASE p_kind WHEN 'wait' THEN 'wait_id' ELSE 'hook_id' END,
                   to_json(s.subject_id))::json, v_at
