@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 import logging
@@ -38,6 +39,9 @@ from flowpg.store.protocol import FlowEventStore
 
 logger = logging.getLogger("flowpg.engine")
 
+_GIVING_BACK = 5.0
+"""Seconds in which the drives of an engine that is closed may give their leases back."""
+
 STEP_THREADS = "flowpg-step"
 """How the names of the threads begin in which plain step functions run."""
 
@@ -71,6 +75,7 @@ class EngineCore:
         self._threads: ThreadPoolExecutor | None = None
         self._transactions: StepTransactions | None = None
         self._parts: DriveParts | None = None
+        self._closing: asyncio.Event | None = None  # set when the last drive has ended
         self._parked = ParkedRuns(self.options.parked_runs)
         self._keeper: Keeper = LeaseKeeper(store, self.options.lease, self.options.beat)
         self._gate = ObserverGate(self.options.observer, self.options.observer_timeout)
@@ -93,7 +98,9 @@ class EngineCore:
         await self.close()
 
     async def close(self) -> None:
-        """Stop extending leases, let go of threads, and close the store."""
+        """Cancel the steps at work here and give their runs back at once, stop extending leases,
+        let go of threads, and close the store."""
+        await self._end_drives()
         await self._keeper.close()
         await self._gate.close()
         if self._threads is not None:
@@ -206,10 +213,23 @@ class EngineCore:
         parked: RunTip | None = None,
     ) -> WorkflowRunSnapshot:
         self._drives[drive.run_id] = drive
+        if self._closing is not None:
+            drive.abandon()
         try:
             return await drive.run(loaded, as_of, parked)
         finally:
             del self._drives[drive.run_id]
+
+    async def _end_drives(self) -> None:
+        self._closing = asyncio.Event()
+        for drive in self._drives.values():
+            drive.abandon()
+        if self._locks:  # also of those that take a lease just now: they give it back
+            patience = self.options.cancel_grace.total_seconds() + _GIVING_BACK
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._closing.wait()
+        self._closing = None
 
     def _drive_parts(self) -> DriveParts:
         runtime = self._needs_runtime()
@@ -262,6 +282,8 @@ class EngineCore:
             entry.users -= 1
             if not entry.users:
                 del self._locks[run_id]
+                if self._closing is not None and not self._locks:
+                    self._closing.set()
 
     # -- after a verb ---------------------------------------------------------------------------
 

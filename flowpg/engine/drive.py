@@ -87,6 +87,11 @@ class RunDrive:
         self._halted = True
         self._bell.ring()
 
+    def abandon(self) -> None:
+        """Cancel the steps at work, decide nothing new, and give the run back."""
+        self._handlers.abandon_all()
+        self.drain()
+
     async def run(
         self, loaded: LoadedRun | None, as_of: datetime | None, parked: RunTip | None = None
     ) -> WorkflowRunSnapshot:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
 
 from flowpg.engine.core import EngineCore
 from flowpg.engine.waiting import wait_for_end
+from flowpg.errors import InvalidTransition, SerializationError
 from flowpg.model.arguments import MAX_PAGE
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.ids import check_run_id
@@ -20,7 +22,10 @@ from flowpg.model.inspection import (
 from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
 from flowpg.replay.projection import project
 
+logger = logging.getLogger("flowpg.engine")
+
 _SNAPSHOTS_AT_ONCE = 100
+_UNREADABLE = (SerializationError, InvalidTransition)
 
 
 class EngineReads(EngineCore):
@@ -53,13 +58,25 @@ class EngineReads(EngineCore):
                 return found
 
     async def list_snapshots(self) -> list[WorkflowRunSnapshot]:
-        """The snapshots of all runs, ordered by id; ``list_runs`` is much cheaper."""
+        """The snapshots of all runs, ordered by id; ``list_runs`` is much cheaper. A run whose
+        history cannot be read is left out, which is logged."""
         ids = await self.list_run_ids()
         found: list[WorkflowRunSnapshot] = []
         for start in range(0, len(ids), _SNAPSHOTS_AT_ONCE):
-            loaded = await self.store.load_runs(ids[start : start + _SNAPSHOTS_AT_ONCE])
-            found += [project(run_id, loaded[run_id].history) for run_id in sorted(loaded)]
+            page = ids[start : start + _SNAPSHOTS_AT_ONCE]
+            try:
+                found += await self._snapshots(page)
+            except _UNREADABLE:
+                for run_id in page:
+                    try:
+                        found += await self._snapshots([run_id])
+                    except _UNREADABLE as error:
+                        logger.warning("run %r is left out, for its history: %s", run_id, error)
         return found
+
+    async def _snapshots(self, run_ids: list[str]) -> list[WorkflowRunSnapshot]:
+        loaded = await self.store.load_runs(run_ids)
+        return [project(run_id, loaded[run_id].history) for run_id in sorted(loaded)]
 
     async def list_runs(
         self,

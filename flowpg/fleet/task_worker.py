@@ -19,12 +19,21 @@ from flowpg.fleet.registry import known
 from flowpg.fleet.tasks import VERB_KINDS, FlowTaskOutcome, carry_out, read_task, retryable
 from flowpg.model.arguments import check_limit, check_queues
 from flowpg.model.records import Capabilities
-from flowpg.postgres.task_verbs import TaskDone, TaskRow, claim_tasks, complete_tasks, release_tasks
+from flowpg.postgres.task_verbs import (
+    TaskDone,
+    TaskRow,
+    claim_tasks,
+    complete_tasks,
+    extend_tasks,
+    release_tasks,
+)
 from flowpg.store.postgres import PostgresEventStore
 
 logger = logging.getLogger("flowpg.fleet.tasks")
 
 _BUSY_POLL = 0.5
+_AT_MOST = timedelta(minutes=5)
+"""How long a task may take that has no timeout of its own."""
 
 Observer = Callable[[FlowTaskOutcome], None]
 
@@ -105,11 +114,14 @@ class FlowTaskWorker:
             )
         )
         if rows:
+            beats = asyncio.ensure_future(self._keep(rows))
             try:
                 done = await asyncio.gather(*map(self._one, rows))
             except asyncio.CancelledError:
                 await self._give_back(rows)
                 raise
+            finally:
+                beats.cancel()
             await self._store.call(complete_tasks(done))
         return len(rows)
 
@@ -121,9 +133,7 @@ class FlowTaskWorker:
         return total
 
     async def _one(self, row: TaskRow) -> TaskDone:
-        # Beyond its lease the answer would count for nothing.
-        lease = self._engine.options.lease / 2
-        bound = lease if row.timeout is None else min(lease, row.timeout)
+        bound = _AT_MOST if row.timeout is None else row.timeout
         try:
             payload = {} if row.payload is None else json.loads(row.payload)
             about = {} if row.run_id is None else {"run_id": row.run_id}
@@ -140,6 +150,22 @@ class FlowTaskWorker:
         if self._on_outcome is not None:
             self._on_outcome(outcome)
         return TaskDone(row.task_id, row.epoch)
+
+    async def _keep(self, rows: Sequence[TaskRow]) -> None:
+        """Extend the leases until cancelled. One that is lost all the same costs nothing but a
+        second time: who has it now carries the task out again."""
+        options = self._engine.options
+        while True:
+            await asyncio.sleep(options.beat.total_seconds())
+            try:
+                held = await self._store.call(extend_tasks(rows, options.lease))
+            except StoreError as error:
+                logger.warning("the leases of %d tasks are not extended: %s", len(rows), error)
+                continue
+            if not all(held.values()):
+                lost = sorted(task for task, is_held in held.items() if not is_held)
+                logger.warning("the leases of tasks %s were lost", lost)
+                return
 
     async def _give_back(self, rows: Sequence[TaskRow]) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 from flowpg.model import jsontext
 from flowpg.model.arguments import check_lease, check_limit, check_queue, check_queues
 from flowpg.model.ids import check_id
-from flowpg.model.records import Capabilities
+from flowpg.model.records import Capabilities, RunLease
 from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text, utc_or_none
 
 _ENQUEUE = Function(
@@ -28,6 +28,7 @@ _CLAIM = Function(
     ("task_id", "kind", "run_id", "payload:text", "epoch", "attempts", "crashes", "timeout"),
 )
 _COMPLETE = Function("flow_complete_tasks", ("json",), ("task_id", "outcome", "dead_letter_id"))
+_BEAT = Function("flow_heartbeat", ("json", "interval"), ("task_id", "held"))
 _RELEASE = Function("flow_release_tasks", ("json", "interval"), ("task_id", "released"))
 _USAGE = Function(
     "flow_build_usage", (), ("runtime_build", "open_runs", "oldest_created_at", "live_workers")
@@ -137,10 +138,16 @@ def complete_tasks(done: Sequence[TaskDone]) -> Call[list[str]]:
     return Call(_COMPLETE, (json.dumps(items),), lambda rows: [str(row[1]) for row in rows])
 
 
-def release_tasks(rows: Sequence[TaskRow]) -> Call[None]:
-    """Give claimed tasks back unused."""
-    held = json.dumps([{"task_id": row.task_id, "epoch": row.epoch} for row in rows])
-    return Call(_RELEASE, (held, interval_text(timedelta(0))), _nothing)
+def extend_tasks(rows: Sequence[TaskRow], lease: timedelta) -> Call[dict[int, bool]]:
+    """Extend the leases of claimed tasks to ``lease`` from now; which of them are held still."""
+    values = (_held(rows), interval_text(check_lease(lease)))
+    return Call(_BEAT, values, lambda found: {int(row[0]): bool(row[1]) for row in found})
+
+
+def release_tasks(rows: Sequence[TaskRow | RunLease]) -> Call[int]:
+    """Give claimed tasks back unused, those that drive runs too; how many were held."""
+    values = (_held(rows), interval_text(timedelta(0)))
+    return Call(_RELEASE, values, lambda found: sum(bool(row[1]) for row in found))
 
 
 def build_usage() -> Call[list[RuntimeBuildUsage]]:
@@ -155,5 +162,5 @@ def build_usage() -> Call[list[RuntimeBuildUsage]]:
     return Call(_USAGE, (), read)
 
 
-def _nothing(rows: Sequence[Row]) -> None:
-    return None
+def _held(rows: Sequence[TaskRow | RunLease]) -> str:
+    return json.dumps([{"task_id": row.task_id, "epoch": row.epoch} for row in rows])

@@ -15,6 +15,7 @@ from flowpg.fleet.heartbeat import HeartbeatThread
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.records import Heartbeat, RunLease
 from flowpg.model.snapshot import RunStatus
+from flowpg.postgres.session import DirectSession
 from flowpg.replay.runtime import StepInvocation
 from flowpg.store.postgres import PostgresEventStore
 from tests.engine.support import LEASE, SPEC, EngineStore, Script, echo, one_step, short
@@ -221,26 +222,34 @@ async def test_a_heartbeat_finds_its_way_back_after_its_connection_was_cut(
     assert (await client.run_info(run_id)).status is RunStatus.PENDING
 
 
-async def test_leases_can_be_given_back_without_the_event_loop(
-    postgres_only: EngineStore,
+async def test_leases_are_given_back_without_the_event_loop_in_one_call(
+    postgres_only: EngineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await postgres_only.engine(None)
     for _ in range(3):
         await client.start(SPEC)
     store = client.store
     assert isinstance(store, PostgresEventStore)
-    beats = HeartbeatThread(store.session(), LEASE, LEASE)
+    session = store.session()
+    beats = HeartbeatThread(session, LEASE, LEASE)
     for lease in await store.claim_runs("default", 3, "me", LEASE):
         beats.hold(lease, lambda beat: None)
     assert await store.claim_runs("default", 3, "other", LEASE) == []
+    called = []
+
+    def run(call: Any) -> Any:
+        called.append(call.function.name)
+        return DirectSession.run(session, call)
+
+    monkeypatch.setattr(session, "run", run)
     assert await asyncio.to_thread(beats.give_back_all) == 3
+    assert called == ["flow_release_tasks"]
     assert len(await store.claim_runs("default", 3, "other", LEASE)) == 3
     await beats.close()
 
 
 def test_a_session_tells_that_no_server_answers() -> None:
     from flowpg.postgres import reads
-    from flowpg.postgres.session import DirectSession
 
     with pytest.raises(StoreUnavailable):
         DirectSession("postgresql://127.0.0.1:1/none", "flowpg").run(reads.now())

@@ -335,6 +335,45 @@ async def test_tasks_of_a_worker_that_is_cancelled_are_given_back_unused(
     assert (row["lease_owner"], row["attempts"], row["crashes"]) == (None, 0, 0)
 
 
+async def test_the_lease_of_a_task_is_extended_while_it_is_carried_out(
+    postgres_only: EngineStore, monkeypatch: pytest.MonkeyPatch, direct_dsn: str
+) -> None:
+    bench = await _bench(postgres_only)
+    await bench.queue.dispatch(tasks.ResumeHookByToken(token=TOKEN, payload="yes"))
+    entered, leave = asyncio.Event(), asyncio.Event()
+    really = tasks.carry_out
+
+    async def slow(*arguments: Any) -> Any:
+        entered.set()
+        await leave.wait()
+        return await really(*arguments)
+
+    monkeypatch.setattr("flowpg.fleet.task_worker.carry_out", slow)
+    monkeypatch.setattr(
+        type(bench.engine.options), "beat", property(lambda _: timedelta(seconds=0.05))
+    )
+    working = asyncio.ensure_future(bench.worker.run_once())
+    await entered.wait()
+
+    def lease() -> str:
+        (row,) = map(json.loads, _rows(direct_dsn))
+        return str(row["lease_expires_at"])
+
+    begun = lease()
+    # Its lease would have run out by then, if it were not for the heartbeats.
+    postgres_only.leases_run_out()
+
+    async def extended() -> bool:
+        return lease() > begun
+
+    await until_async(extended, "a heartbeat extends the lease")
+    assert await FlowTaskWorker(bench.engine).run_once() == 0
+    leave.set()
+    assert await working == 1
+    assert bench.outcomes[-1].resumed_hook is not None
+    assert _rows(direct_dsn) == []
+
+
 async def test_a_task_that_takes_longer_than_its_timeout_has_failed(
     postgres_only: EngineStore, monkeypatch: pytest.MonkeyPatch, direct_dsn: str
 ) -> None:
