@@ -11,7 +11,7 @@ from typing import Any
 from flowpg.model import jsontext
 from flowpg.model.arguments import check_lease, check_limit, check_queue, check_queues
 from flowpg.model.ids import check_id
-from flowpg.model.records import Capabilities, RunLease
+from flowpg.model.records import Capabilities
 from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text, utc_or_none
 
 _ENQUEUE = Function(
@@ -144,8 +144,8 @@ def extend_tasks(rows: Sequence[TaskRow], lease: timedelta) -> Call[dict[int, bo
     return Call(_BEAT, values, lambda found: {int(row[0]): bool(row[1]) for row in found})
 
 
-def release_tasks(rows: Sequence[TaskRow | RunLease]) -> Call[int]:
-    """Give claimed tasks back unused, those that drive runs too; how many were held."""
+def release_tasks(rows: Sequence[TaskRow]) -> Call[int]:
+    """Give claimed tasks back unused; how many were held."""
     values = (_held(rows), interval_text(timedelta(0)))
     return Call(_RELEASE, values, lambda found: sum(bool(row[1]) for row in found))
 
@@ -162,5 +162,5 @@ def build_usage() -> Call[list[RuntimeBuildUsage]]:
     return Call(_USAGE, (), read)
 
 
-def _held(rows: Sequence[TaskRow | RunLease]) -> str:
+def _held(rows: Sequence[TaskRow]) -> str:
     return json.dumps([{"task_id": row.task_id, "epoch": row.epoch} for row in rows])
