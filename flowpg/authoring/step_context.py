@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
+from flowpg.authoring import tags
 from flowpg.authoring.errors import OutsideStep
-from flowpg.replay.runtime import StepInvocation
+from flowpg.errors import SerializationError
+from flowpg.replay.runtime import Heard, StepInvocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,33 @@ class StepContext:
         or another process drives it. A coroutine gets a CancelledError besides; a plain function
         runs in a thread, which cannot be stopped, and should look here from time to time."""
         return self.invocation is not None and self.invocation.cancelled
+
+    @property
+    def heartbeat_details(self) -> Any:
+        """What the last heartbeat of an earlier attempt said, or of this one before a crash; None
+        if there was none."""
+        said = None if self.invocation is None else self.invocation.heartbeat_details
+        return None if said is None else tags.decode(said)
+
+    def heartbeat(self, details: Any = None) -> Heard:
+        """Give a sign of life, for the heartbeat timeout of the step, and keep ``details``, any
+        value that an argument may be, for the attempt that follows if this one comes to nothing.
+
+        As often as you like, and from any thread of the step: a call costs microseconds, and the
+        newest details are stored within half a second. To have them stored before the work goes on,
+        ``await`` what this returns, or ``wait()`` for it in a plain function. Raises AttemptOver if
+        nobody waits for this attempt any more, SerializationError or PayloadTooLarge for details
+        that cannot be stored, which fail the step for good unless they are caught.
+        """
+        if self.invocation is None:
+            return Heard()
+        try:
+            shape = tags.encode(details)
+        except (tags.Unfit, RecursionError) as error:
+            raise SerializationError(
+                f"the heartbeat details of step {self.step_id!r} cannot be stored: {error}"
+            ) from None
+        return self.invocation.heartbeat(shape)
 
     @property
     def idempotency_key(self) -> str:

@@ -29,7 +29,15 @@ from flowpg.authoring.transactional import (
     transaction_kind,
 )
 from flowpg.authoring.turns import RunTurns
-from flowpg.errors import EngineFault, InvalidArgument, NonRetryable, RetryLater, SerializationError
+from flowpg.errors import (
+    EngineFault,
+    InvalidArgument,
+    NO_CODECS,
+    NonRetryable,
+    PayloadTooLarge,
+    RetryLater,
+    SerializationError,
+)
 from flowpg.model.codecs import NO_CODECS
 from flowpg.model.ids import check_id
 from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
@@ -254,7 +262,7 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
         shape = stored_shape(step, invocation, result)
     except (EngineFault, AttemptOver):
         raise
-    except SerializationError as error:
+    except (SerializationError, PayloadTooLarge) as error:
         raise _named(_FailedForGood, error)(failure_body(error)) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  step code may raise anything
         raise stored_form(error, step.fatal) from None

@@ -78,6 +78,10 @@ class PatientStore:
             except StoreUnavailable as error:
                 await self._pause(error, since, attempt)
 
+    async def step_heartbeat(self, run_id: str, step_id: str) -> str | None:
+        """What the latest heartbeat of a step said, as JSON text."""
+        return await self._insist(lambda: self._store.step_heartbeat(run_id, step_id))
+
     async def give_back(
         self, lease: RunLease, delay: timedelta, blocked_reason: str | None
     ) -> None:

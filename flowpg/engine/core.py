@@ -19,6 +19,7 @@ from typing import Self
 
 from flowpg.engine.commit import PatientStore
 from flowpg.engine.drive import RunDrive
+from flowpg.engine.heartbeats import Heartbeats
 from flowpg.engine.lease import Keeper, LeaseKeeper
 from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
@@ -73,6 +74,7 @@ class EngineCore:
         self._drives: dict[str, RunDrive] = {}
         self._locks: dict[str, _RunLock] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._heartbeats: Heartbeats | None = None
         self._transactions: StepTransactions | None = None
         self._parts: DriveParts | None = None
         self._closing: asyncio.Event | None = None  # set when the last drive has ended
@@ -106,6 +108,8 @@ class EngineCore:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
+        if self._heartbeats is not None:
+            await self._heartbeats.close()
         if self._transactions is not None:
             await self._transactions.close()
         await self.store.close()
@@ -243,6 +247,7 @@ class EngineCore:
                 gate=self._gate,
                 executor=self._executor,
                 transactions=self._step_transactions,
+                heartbeats=self._step_heartbeats,
             )
         return self._parts
 
@@ -261,6 +266,11 @@ class EngineCore:
             patience = self.options.lease.total_seconds()
             self._transactions = StepTransactions(sessions, self.store.schema, patience)
         return self._transactions
+
+    def _step_heartbeats(self) -> Heartbeats:
+        if self._heartbeats is None or self._heartbeats.loop is not asyncio.get_running_loop():
+            self._heartbeats = Heartbeats(self.store)
+        return self._heartbeats
 
     def _executor(self) -> Executor:
         if self._threads is None:

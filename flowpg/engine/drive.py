@@ -7,6 +7,7 @@ between any two lines here loses nothing but work that is done again.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -51,6 +52,8 @@ class RunDrive:
             in_loop=parts.in_loop,
             epoch=lease.epoch,
             transactions=parts.transactions,
+            heartbeats=parts.heartbeats(),
+            recall=functools.partial(parts.store.step_heartbeat, lease.run_id),
         )
         self._tip: RunTip
         self._parked: RunTip | None = None  # where an earlier drive of this process left the run
@@ -217,6 +220,7 @@ class RunDrive:
     def _learn(self, done: Committed) -> None:
         """A step stored its completion itself."""
         self._replays = 0
+        self._handlers.forget(self.run_id, done.step_id)
         tip = self._tip
         if self._stale or tip.pending or tip.terminal or done.sequence != tip.stored + 1:
             self._stale = True  # there is more to be read than that
@@ -244,6 +248,8 @@ class RunDrive:
                     tip.fold(plan.events)
                     launches += plan.launches
                     self._replays = 0
+                    if self._handlers.remembers and plan.events[0].type != events.STEP_RETRYING:
+                        self._handlers.forget(self.run_id, settled.step_id)
         return launches
 
     async def _replay(self, tip: RunTip, now: datetime) -> list[StepLaunch]:
@@ -355,7 +361,7 @@ class RunDrive:
                 )
                 known = steps[step_id]
                 limits = None if known.timeouts is None else tip.limits(known, step)
-                handlers.launch(invocation, known.retry.attempts, limits)
+                handlers.launch(invocation, known.retry.attempts, limits, again=step.again)
 
     # -- waiting --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 from flowpg.engine.attempt_clock import AttemptClock, Limits, spent
 from flowpg.engine.errortext import describe, ends_the_loop, traceable
+from flowpg.engine.heartbeats import Heartbeats
 from flowpg.engine.transactional import Committed, StepTransactions
 from flowpg.errors import (
     EngineFault,
     FlowError,
     NonRetryable,
+    PayloadTooLarge,
     RetryLater,
     ScheduleToCloseTimeout,
     ScheduleToStartTimeout,
@@ -31,8 +33,10 @@ from flowpg.errors import (
     StepTimeout,
     TransactionsUnavailable,
 )
+from flowpg.model import jsontext
+from flowpg.model.records import StepHeartbeat
 from flowpg.replay.outcomes import Failure, Outcome, Success
-from flowpg.replay.runtime import AttemptOver, FlowRuntime, StepInvocation
+from flowpg.replay.runtime import AttemptOver, FlowRuntime, Heard, StepInvocation
 
 logger = logging.getLogger("flowpg.engine.steps")
 
@@ -54,12 +58,13 @@ class _Raised(NamedTuple):
 
 
 class _Running:
-    __slots__ = ("attempt", "attempts", "clock", "finishing", "invocation", "task")
+    __slots__ = ("attempt", "attempts", "clock", "finishing", "invocation", "recall", "task")
 
     attempt: int
     attempts: int | None
     invocation: StepInvocation
     clock: AttemptClock | None
+    recall: bool  # what an earlier attempt said is to be read first
     finishing: bool  # its transaction is about to commit: the database decides now
     task: asyncio.Task[None]
 
@@ -76,9 +81,12 @@ class StepHandlers:
         in_loop: bool,
         epoch: int = 0,
         transactions: Callable[[], StepTransactions | None] = lambda: None,
+        heartbeats: Heartbeats | None = None,
+        recall: Callable[[str], Awaitable[str | None]] | None = None,
     ) -> None:
         """``in_loop`` says that ``run_step`` is a coroutine function; else it runs in a thread.
-        ``epoch`` is the fence of the run; ``transactions`` None if its store has none."""
+        ``epoch`` is the fence of the run; ``transactions`` None if its store has none; ``recall``
+        reads what the latest heartbeat of a step said."""
         self._runtime = runtime
         self._executor = executor
         self._on_settled = on_settled
@@ -86,6 +94,10 @@ class StepHandlers:
         self._epoch = epoch
         self._transactions = transactions
         self._loop = asyncio.get_running_loop()
+        self._heartbeats = heartbeats
+        self._recall = recall
+        # What steps said, and None for those that failed here and said nothing.
+        self._details: dict[str, str | None] = {}
         self._begins = bool(getattr(runtime, "begins_steps", False))
         self._running: dict[str, _Running] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -119,15 +131,21 @@ class StepHandlers:
         invocation: StepInvocation,
         attempts: int | None = None,
         limits: Limits | None = None,
+        *,
+        again: bool = False,
     ) -> None:
         """Start a handler. Its ``step_started`` must be durable already. ``attempts`` is how many
-        the step may have in all, ``limits`` how long it may take."""
+        the step may have in all, ``limits`` how long it may take; ``again``: the attempt was begun
+        before, elsewhere."""
         if invocation.step_id in self._running:
             self.abandon(invocation.step_id)
         entry = _Running()
         entry.attempt, entry.attempts = invocation.attempt, attempts
         entry.invocation, entry.clock, entry.finishing = invocation, None, False
-        invocation.host = self
+        invocation.host, entry.recall = self, False
+        if again or invocation.attempt > 1:
+            entry.recall = self._recall is not None and invocation.step_id not in self._details
+            self._tell(invocation)
         if limits is not None:
             if limits.over:
                 self._time_out(entry, spent(invocation.step_id, limits.timeouts))
@@ -142,6 +160,36 @@ class StepHandlers:
         entry = self._running.get(invocation.step_id)
         if entry is not None and entry.invocation is invocation and entry.clock is not None:
             entry.clock.begin()
+
+    def heartbeat(self, invocation: StepInvocation, details: str | None) -> Heard:
+        """See ``StepHost``."""
+        step_id = invocation.step_id
+        entry = self._running.get(step_id)
+        if entry is None or entry.invocation is not invocation:
+            raise AttemptOver
+        if entry.clock is not None:
+            entry.clock.beat()
+        if details is None or self._heartbeats is None:
+            return Heard()
+        self._details[step_id] = details
+        run_id, attempt = invocation.run_id, invocation.attempt
+        return self._heartbeats.say(StepHeartbeat(run_id, self._epoch, step_id, attempt, details))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is something to ``forget``."""
+        return bool(self._details)
+
+    def forget(self, run_id: str, step_id: str) -> None:
+        """A step has its outcome: what it said is of no use any more."""
+        if self._details.pop(step_id, None) is not None and self._heartbeats is not None:
+            self._heartbeats.say(StepHeartbeat(run_id, self._epoch, step_id, 0, None))
+
+    def _tell(self, invocation: StepInvocation) -> None:
+        text = self._details.get(invocation.step_id)
+        if text is not None:
+            what = f"the heartbeat details of step {invocation.step_id!r}"
+            invocation.heartbeat_details = jsontext.decode(text, what)
 
     async def transact(
         self, invocation: StepInvocation, function: Callable[[Any], Any], kind: Any
@@ -208,6 +256,9 @@ class StepHandlers:
         settled = Settled(step_id, entry.attempt, None)
         raised: BaseException | None = None
         try:
+            if entry.recall and self._recall is not None:
+                self._details[step_id] = await self._recall(step_id)
+                self._tell(invocation)
             if self._in_loop:
                 if not self._begins:
                     invocation.begin()
@@ -222,6 +273,9 @@ class StepHandlers:
             settled.fault = error
         except AttemptOver as over:
             settled.fault = over.fault
+        except (SerializationError, PayloadTooLarge) as error:
+            # No further attempt would have something else to say.
+            settled.outcome, raised = Failure(describe(error), retryable=False), error
         except RetryLater as error:
             delay = error.delay if isinstance(error.delay, timedelta) else None
             settled.outcome, raised = Failure(describe(error), retryable=True, delay=delay), error
@@ -238,6 +292,7 @@ class StepHandlers:
         if entry.clock is not None:
             entry.clock.stop()
         if isinstance(settled.outcome, Failure):
+            self._details.setdefault(step_id, None)
             _log(invocation, entry.attempts, settled.outcome, raised)
         del self._running[step_id]
         self._settled.append(settled)
@@ -256,6 +311,7 @@ class StepHandlers:
             fatal is not None and isinstance(error, tuple(fatal(step.step_name)))
         )
         outcome = Failure(describe(error), retryable=not final)
+        self._details.setdefault(step.step_id, None)
         _log(step, entry.attempts, outcome, error)
         self._settled.append(Settled(step.step_id, entry.attempt, outcome))
         self._on_settled()

@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from flowpg.engine.commit import PatientStore
+from flowpg.engine.heartbeats import Heartbeats
 from flowpg.engine.lease import Keeper
 from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
@@ -26,3 +27,4 @@ class DriveParts:
     gate: ObserverGate
     executor: Callable[[], Executor]
     transactions: Callable[[], StepTransactions | None]
+    heartbeats: Callable[[], Heartbeats]

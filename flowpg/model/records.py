@@ -169,6 +169,17 @@ class Heartbeat:
     head_sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepHeartbeat:
+    """What a step at work says of its progress, as JSON text; None once it has its outcome."""
+
+    run_id: str
+    epoch: int
+    step_id: str
+    attempt: int
+    details: str | None = field(repr=False)
+
+
 @dataclass(slots=True)
 class LoadedRun:
     """A run's history, its events after sequence ``after``, and its wake counter and the store's

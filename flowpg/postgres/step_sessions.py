@@ -136,7 +136,8 @@ class StepSessions:
             async with AsyncSession(bind=connection, expire_on_commit=False) as session:
                 yield Opened(session, connection, session.flush, commit)
         finally:
-            await connection.close()
+            # Its rollback is not to be cut off by a second cancellation.
+            await asyncio.shield(asyncio.ensure_future(connection.close()))
 
     def _alchemy_async(self) -> Any:
         if self._async_engine is None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from flowpg.model import jsontext
+from flowpg.model.records import StepHeartbeat
 from flowpg.postgres.calls import Call, Function, Row, utc
 
 _COMPLETE = Function(
@@ -18,6 +20,8 @@ _COMPLETE = Function(
 _COMPLETED = Function(
     "flow_step_completed", ("text", "text"), ("is_completed", "sequence", "recorded_at")
 )
+_RECORD = Function("flow_record_heartbeats", ("json",), ("outcome",))
+_HEARTBEAT = Function("flow_step_heartbeat", ("text", "text"), ("details:text",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +58,24 @@ def step_completed(run_id: str, step_id: str) -> Call[StepCompletion | None]:
         return None
 
     return Call(_COMPLETED, (run_id, step_id), read)
+
+
+def record_heartbeats(beats: Sequence[StepHeartbeat]) -> Call[list[str]]:
+    """Keep what steps at work say, or forget it, one outcome a beat."""
+    said = [
+        {
+            "run_id": beat.run_id,
+            "epoch": beat.epoch,
+            "step_id": beat.step_id,
+            "attempt": beat.attempt,
+            "details": beat.details,
+        }
+        for beat in beats
+    ]
+    values = (jsontext.encode(said, "heartbeats"),)
+    return Call(_RECORD, values, lambda rows: [str(row[0]) for row in rows])
+
+
+def step_heartbeat(run_id: str, step_id: str) -> Call[str | None]:
+    """What the latest heartbeat of a step said, None if there was none."""
+    return Call(_HEARTBEAT, (run_id, step_id), lambda rows: str(rows[0][0]) if rows else None)

@@ -7,10 +7,17 @@ input or output never reaches a snapshot and never alters a later replay.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from flowpg.errors import EngineFault, FlowError, InvalidArgument, TransactionsUnavailable
+from flowpg.errors import (
+    EngineFault,
+    FlowError,
+    InvalidArgument,
+    PayloadTooLarge,
+    TransactionsUnavailable,
+)
+from flowpg.model import jsontext
 from flowpg.model.commands import Decision
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.jsontext import copied
@@ -19,6 +26,9 @@ from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.context import WorkflowContext
 
 T = TypeVar("T")
+
+MAX_DETAILS_BYTES = 65_536
+"""Largest details of a heartbeat, in bytes of their JSON text."""
 
 TransactionKind = Literal["psycopg", "connection", "session"]
 """What a transactional step is given: a connection of psycopg, or a Connection or a Session of
@@ -83,11 +93,29 @@ class AttemptOver(Exception):
         self.fault = fault
 
 
+class Heard:
+    """The way of one heartbeat into the store; this one has nothing to store. There is no need to
+    look after it."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block this thread until the details are stored, at most ``timeout`` seconds
+        (TimeoutError). Not in the event loop: there, ``await`` it."""
+
+
 class StepHost(Protocol):
     """The engine, as the attempts that it runs see it."""
 
     def begin(self, invocation: StepInvocation) -> None:
         """The code of the step begins. From any thread."""
+        ...
+
+    def heartbeat(self, invocation: StepInvocation, details: str | None) -> Heard:
+        """See ``StepInvocation.heartbeat``; ``details`` as JSON text. From any thread."""
         ...
 
     async def transact(
@@ -109,6 +137,7 @@ class StepInvocation:
     __slots__ = (
         "attempt",
         "cancelled",
+        "heartbeat_details",
         "host",
         "input",
         "run_id",
@@ -140,6 +169,30 @@ class StepInvocation:
         """Whether nobody waits for the result any more: it took too long, its run has ended, or
         another process drives it. A coroutine gets a CancelledError besides; a thread cannot be
         stopped and should look here from time to time."""
+
+        self.heartbeat_details: Any = None
+        """What the last heartbeat of an earlier attempt said, or of this one before a crash."""
+
+    def heartbeat(self, details: Any = None) -> Heard:
+        """Give a sign of life, for the heartbeat timeout of the step, and keep ``details``, a JSON
+        value, for the attempt that follows if this one comes to nothing (None keeps what was said
+        before). From any thread, and as often as you like: a call costs microseconds, and the
+        newest details are stored within half a second.
+
+        Returns a handle: ``await`` it in a coroutine, or ``wait()`` for it in a thread, where the
+        details must be stored before the work goes on. Raises AttemptOver if nobody waits for this
+        attempt any more, SerializationError or PayloadTooLarge for details that cannot be stored.
+        """
+        if self.cancelled:
+            raise AttemptOver
+        text = None
+        if details is not None:
+            what = f"the heartbeat details of step {self.step_id!r}"
+            text = jsontext.stored(details, what)[0]
+            size = len(text.encode("utf-8", "surrogatepass"))
+            if size > MAX_DETAILS_BYTES:
+                raise PayloadTooLarge(self.run_id, "a heartbeat", size, MAX_DETAILS_BYTES)
+        return Heard() if self.host is None else self.host.heartbeat(self, text)
 
     def begin(self) -> None:
         """The work begins now. For a runtime that sets ``begins_steps``, since it may let a step

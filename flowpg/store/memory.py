@@ -49,10 +49,11 @@ from flowpg.model.snapshot import RunStatus
 from flowpg.store import memory_append, memory_queue, memory_reads, memory_verbs
 from flowpg.store.imports import check_history
 from flowpg.store.memory_state import State
+from flowpg.store.memory_steps import StepMemory
 from flowpg.store.protocol import Enlisted
 
 
-class InMemoryEventStore:
+class InMemoryEventStore(StepMemory):
     """A ``FlowEventStore`` whose time is ``clock`` (default: the machine's) plus what ``advance``
     added. It has no transactions: ``connection=`` is refused with InvalidArgument."""
 

@@ -110,6 +110,7 @@ class State:
         self.runs: dict[str, Run] = {}
         self.tasks: dict[str, Task] = {}
         self.tokens: dict[str, tuple[str, str]] = {}  # of active hooks, to (run id, hook id)
+        self.heartbeats: dict[tuple[str, str], str] = {}  # of (run id, step id)
         self._last_task_id = 0
 
     def now(self) -> datetime:
@@ -195,6 +196,9 @@ class State:
                     run.run_id, hook.hook_id, hook.token, event.recorded_at, hook.expires_at
                 )
                 self.tokens[hook.token] = (run.run_id, hook.hook_id)
+        if run.terminal or run.snapshot.status is RunStatus.CANCELLING:
+            for key in [key for key in self.heartbeats if key[0] == run.run_id]:
+                del self.heartbeats[key]
         due = _deadlines(run.snapshot)
         for key in [key for key, row in run.wakeups.items() if due.get(key) != row.due_at]:
             # Gone, or replaced: a retry that was started and failed again has another deadline.

@@ -31,10 +31,11 @@ from flowpg.model.records import (
     RunLease,
     StartRequest,
     StartResult,
+    StepHeartbeat,
     VerbResult,
 )
 from flowpg.model.snapshot import RunStatus
-from flowpg.postgres import append_calls, claim_calls, reads, verbs
+from flowpg.postgres import append_calls, claim_calls, reads, step_verbs, verbs
 from flowpg.postgres.calls import Call
 from flowpg.postgres.endings import EndNotices
 from flowpg.postgres.enlist import run_enlisted
@@ -280,6 +281,14 @@ class PostgresEventStore:
         """Extend leases."""
         call = verbs.heartbeat(leases, lease)
         return await self._run(call) if leases else []
+
+    async def record_heartbeats(self, beats: Sequence[StepHeartbeat]) -> list[str]:
+        """Keep what steps at work say."""
+        return await self._run(step_verbs.record_heartbeats(beats)) if beats else []
+
+    async def step_heartbeat(self, run_id: str, step_id: str) -> str | None:
+        """What the latest heartbeat of a step said."""
+        return await self._run(step_verbs.step_heartbeat(run_id, step_id))
 
     async def release_run(self, lease: RunLease) -> bool:
         """Give a lease back."""

@@ -35,6 +35,7 @@ from flowpg.model.records import (
     StartOutcome,
     StartRequest,
     StartResult,
+    StepHeartbeat,
     VerbResult,
 )
 from flowpg.model.snapshot import RunStatus
@@ -194,6 +195,15 @@ class FlowEventStore(Protocol):
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:
         """Extend leases to ``lease`` from now."""
+        ...
+
+    async def record_heartbeats(self, beats: Sequence[StepHeartbeat]) -> list[str]:
+        """Keep what steps at work say, or forget it, one outcome a beat: "recorded"; "busy", to be
+        said again; "lost", if the lease is another's or the run has ended."""
+        ...
+
+    async def step_heartbeat(self, run_id: str, step_id: str) -> str | None:
+        """What the latest heartbeat of a step said, as JSON text; None if there was none."""
         ...
 
     async def release_run(self, lease: RunLease) -> bool:

@@ -1397,6 +1397,31 @@ COMMENT ON COLUMN flow_workers.last_beat IS 'Time of the last beat.';
 COMMENT ON COLUMN flow_workers.beat_every
     IS 'How often it means to beat; alive until three are missed.';
 
+-- sql/tables/flow_step_heartbeats.sql
+-- flow_step_heartbeats: what the latest heartbeat of a step at work said, for its next attempt.
+-- A row is written at most every half second a worker, goes when its step has its outcome, and at
+-- the latest when its run ends or is asked to cancel.
+CREATE TABLE flow_step_heartbeats (
+    run_id text COLLATE "C" NOT NULL,
+    step_id text COLLATE "C" NOT NULL,
+    attempt integer NOT NULL,
+    beat_at timestamptz NOT NULL,
+    details json NOT NULL,
+    CONSTRAINT flow_step_heartbeats_pkey PRIMARY KEY (run_id, step_id)
+) WITH (
+    -- the same few rows are written again and again
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000
+);
+
+COMMENT ON TABLE flow_step_heartbeats IS 'Details of the latest heartbeats of steps at work.';
+COMMENT ON COLUMN flow_step_heartbeats.run_id IS 'Run of the step.';
+COMMENT ON COLUMN flow_step_heartbeats.step_id IS 'The step.';
+COMMENT ON COLUMN flow_step_heartbeats.attempt IS 'Attempt that gave the heartbeat.';
+COMMENT ON COLUMN flow_step_heartbeats.beat_at IS 'When it was recorded.';
+COMMENT ON COLUMN flow_step_heartbeats.details IS 'What the step said, its text as it came.';
+
 -- sql/functions/queue/flow_add_lanes.sql
 -- flow_add_lanes: trigger of flow_tasks: makes the lanes of new tasks known, and lowers the mark of
 -- a lane that gets a task from before it. flow_move_lane does so for a task that is moved.
@@ -2203,6 +2228,12 @@ BEGIN
         DELETE FROM scheduled_wakeups AS w
               USING unnest(p_events) AS e
               WHERE w.run_id = e.run_id AND flow_clears(e.event_type);
+        -- few steps give heartbeats, and their rows have gone by now
+        IF EXISTS (SELECT FROM flow_step_heartbeats AS h WHERE h.run_id = ANY (p_run_ids)) THEN
+            DELETE FROM flow_step_heartbeats AS h
+                  USING unnest(p_events) AS e
+                  WHERE h.run_id = e.run_id AND flow_clears(e.event_type);
+        END IF;
     END IF;
     IF p_flags & 8 <> 0 THEN
         DELETE FROM scheduled_wakeups AS w
@@ -4848,6 +4879,89 @@ COMMENT ON FUNCTION flow_complete_step(text, bigint, text, integer, json)
     IS 'Records that an attempt has returned, in the transaction of its work.';
 COMMENT ON FUNCTION flow_step_completed(text, text)
     IS 'Whether a step is completed, once nobody is about to complete it.';
+
+-- sql/functions/steps/flow_record_heartbeats.sql
+-- flow_record_heartbeats: keeps what steps at work say of their progress, all those of a process in
+-- one call, for the attempt that follows if this one comes to nothing.
+-- Arguments: p_beats, a JSON array of {"run_id", "epoch", "step_id", "attempt", "details"?}, where
+--   details is JSON text; without it the step has its outcome, and its row goes.
+-- Returns one row a beat, in order. outcome: recorded; busy, when somebody works on the run right
+--   now: say it again; lost, when the lease is another's or the run has ended.
+-- Locks, in order: run locks, only when free, for it never waits for a run; rows of this table.
+-- SQLSTATEs: WF010. Callers: worker.
+CREATE FUNCTION flow_record_heartbeats(p_beats json)
+RETURNS TABLE (run_id text, step_id text, outcome text)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_runs text[];
+    v_epochs bigint[];
+    v_steps text[];
+    v_attempts integer[];
+    v_details text[];
+    v_outcomes text[];
+    v_free text[];
+BEGIN
+    BEGIN
+        SELECT array_agg(b.run_id), array_agg(b.epoch), array_agg(b.step_id),
+               array_agg(b.attempt), array_agg(b.details::json::text)
+          INTO v_runs, v_epochs, v_steps, v_attempts, v_details
+          FROM json_to_recordset(p_beats) AS b (
+                   run_id text, epoch bigint, step_id text, attempt integer, details text);
+    EXCEPTION WHEN data_exception THEN
+        PERFORM flow_raise_argument('p_beats',
+            'it must be an array of {"run_id", "epoch", "step_id", "attempt", "details"}');
+    END;
+    v_free := flow_try_lock_runs(ARRAY(SELECT DISTINCT u.run_id FROM unnest(v_runs) AS u (run_id)));
+    SELECT array_agg(CASE WHEN b.run_id <> ALL (v_free) THEN 'busy'
+                          WHEN r.lease_epoch IS DISTINCT FROM b.epoch THEN 'lost'
+                          WHEN b.details IS NOT NULL AND flow_is_terminal(r.status) THEN 'lost'
+                          ELSE 'recorded' END ORDER BY b.n)
+      INTO v_outcomes
+      FROM unnest(v_runs, v_epochs, v_details) WITH ORDINALITY AS b (run_id, epoch, details, n)
+      LEFT JOIN LATERAL (
+            SELECT f.lease_epoch, f.status FROM flow_runs AS f
+             WHERE f.run_id = b.run_id LIMIT 1) AS r ON true;
+    DELETE FROM flow_step_heartbeats AS h
+          USING unnest(v_runs, v_steps, v_details, v_outcomes)
+                AS b (run_id, step_id, details, outcome)
+          WHERE h.run_id = b.run_id AND h.step_id = b.step_id
+            AND b.details IS NULL AND b.outcome = 'recorded';
+    INSERT INTO flow_step_heartbeats AS h (run_id, step_id, attempt, beat_at, details)
+    SELECT DISTINCT ON (b.run_id, b.step_id)
+           b.run_id, b.step_id, b.attempt, flow_now(), b.details::json
+      FROM unnest(v_runs, v_steps, v_attempts, v_details, v_outcomes) WITH ORDINALITY
+           AS b (run_id, step_id, attempt, details, outcome, n)
+     WHERE b.details IS NOT NULL AND b.outcome = 'recorded'
+     ORDER BY b.run_id, b.step_id, b.n DESC
+        ON CONFLICT (run_id, step_id) DO UPDATE
+       SET attempt = excluded.attempt, beat_at = excluded.beat_at, details = excluded.details;
+    RETURN QUERY
+    SELECT b.run_id, b.step_id, b.outcome
+      FROM unnest(v_runs, v_steps, v_outcomes) WITH ORDINALITY AS b (run_id, step_id, outcome, n)
+     ORDER BY b.n;
+END
+$$;
+
+-- What the latest heartbeat of a step said, no row if there was none.
+CREATE FUNCTION flow_step_heartbeat(p_run_id text, p_step_id text)
+RETURNS TABLE (attempt integer, beat_at timestamptz, details json)
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+    SELECT h.attempt, h.beat_at, h.details
+      FROM flow_step_heartbeats AS h
+     WHERE h.run_id = p_run_id AND h.step_id = p_step_id
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_record_heartbeats(json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_step_heartbeat(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_record_heartbeats(json) IS 'Keeps what steps at work say.';
+COMMENT ON FUNCTION flow_step_heartbeat(text, text) IS 'What the latest heartbeat of a step said.';
 
 -- sql/functions/wakeups/flow_due.sql
 -- flow_due: the earliest wakeups that are due, dispatched or not.
@@ -7530,7 +7644,8 @@ AS $$
         ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority'),
         ('flow_await_run'), ('flow_ended_channel')
     ), worker (name) AS (VALUES
-        ('flow_complete_step'), ('flow_step_completed'),
+        ('flow_complete_step'), ('flow_step_completed'), ('flow_record_heartbeats'),
+        ('flow_step_heartbeat'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_claim_runs'), ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'),
         ('flow_give_back'), ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),
@@ -7578,6 +7693,7 @@ AS $$
         ('reader', 'flow_dead_letters', 'SELECT'),
         ('reader', 'flow_finished_tasks', 'SELECT'),
         ('reader', 'flow_workers', 'SELECT'),
+        ('reader', 'flow_step_heartbeats', 'SELECT'),
         ('reader', 'flow_migrations', 'SELECT'),
         -- everything but tokens
         ('reader', 'flow_active_hooks', 'SELECT (run_id, hook_id, metadata, expires_at,'
@@ -7597,6 +7713,7 @@ AS $$
         ('client', 'flow_dead_letters', 'SELECT'),
         ('client', 'flow_finished_tasks', 'SELECT'),
         ('client', 'flow_workers', 'SELECT'),
+        ('client', 'flow_step_heartbeats', 'SELECT, DELETE'),
         ('worker', 'flow_events', 'SELECT, INSERT'),
         ('worker', 'flow_event_log', 'SELECT, INSERT'),
         ('worker', 'flow_runs', 'SELECT, INSERT, UPDATE'),
@@ -7611,7 +7728,8 @@ AS $$
         ('worker', 'flow_run_waiters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_dead_letters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_finished_tasks', 'SELECT, INSERT, DELETE'),
-        ('worker', 'flow_workers', 'SELECT, INSERT, UPDATE, DELETE')
+        ('worker', 'flow_workers', 'SELECT, INSERT, UPDATE, DELETE'),
+        ('worker', 'flow_step_heartbeats', 'SELECT, INSERT, UPDATE, DELETE')
       ) AS t (capability, name, privileges)
 $$;
 

@@ -26,7 +26,8 @@ AS $$
         ('flow_enqueue_task'), ('flow_channel'), ('flow_set_run_priority'),
         ('flow_await_run'), ('flow_ended_channel')
     ), worker (name) AS (VALUES
-        ('flow_complete_step'), ('flow_step_completed'),
+        ('flow_complete_step'), ('flow_step_completed'), ('flow_record_heartbeats'),
+        ('flow_step_heartbeat'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_claim_runs'), ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'),
         ('flow_give_back'), ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),
@@ -74,6 +75,7 @@ AS $$
         ('reader', 'flow_dead_letters', 'SELECT'),
         ('reader', 'flow_finished_tasks', 'SELECT'),
         ('reader', 'flow_workers', 'SELECT'),
+        ('reader', 'flow_step_heartbeats', 'SELECT'),
         ('reader', 'flow_migrations', 'SELECT'),
         -- everything but tokens
         ('reader', 'flow_active_hooks', 'SELECT (run_id, hook_id, metadata, expires_at,'
@@ -93,6 +95,7 @@ AS $$
         ('client', 'flow_dead_letters', 'SELECT'),
         ('client', 'flow_finished_tasks', 'SELECT'),
         ('client', 'flow_workers', 'SELECT'),
+        ('client', 'flow_step_heartbeats', 'SELECT, DELETE'),
         ('worker', 'flow_events', 'SELECT, INSERT'),
         ('worker', 'flow_event_log', 'SELECT, INSERT'),
         ('worker', 'flow_runs', 'SELECT, INSERT, UPDATE'),
@@ -107,7 +110,8 @@ AS $$
         ('worker', 'flow_run_waiters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_dead_letters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_finished_tasks', 'SELECT, INSERT, DELETE'),
-        ('worker', 'flow_workers', 'SELECT, INSERT, UPDATE, DELETE')
+        ('worker', 'flow_workers', 'SELECT, INSERT, UPDATE, DELETE'),
+        ('worker', 'flow_step_heartbeats', 'SELECT, INSERT, UPDATE, DELETE')
       ) AS t (capability, name, privileges)
 $$;
 

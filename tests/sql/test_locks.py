@@ -51,6 +51,8 @@ VERBS = {
     "release": "flow_release_run('<r>', 1, 1)",
     "give back": "flow_give_back('<r>', 1)",
     "complete step": "flow_complete_step('<r>', 1, 's', 1, '{}')",
+    "heartbeat of a step": """flow_record_heartbeats(
+        '[{"run_id":"<r>","epoch":1,"step_id":"s","attempt":1,"details":"7"}]')""",
     "step completed": "flow_step_completed('<r>', 's')",
     "enqueue due": "flow_enqueue_due()",
 }

@@ -15,6 +15,12 @@ BEGIN
         DELETE FROM scheduled_wakeups AS w
               USING unnest(p_events) AS e
               WHERE w.run_id = e.run_id AND flow_clears(e.event_type);
+        -- few steps give heartbeats, and their rows have gone by now
+        IF EXISTS (SELECT FROM flow_step_heartbeats AS h WHERE h.run_id = ANY (p_run_ids)) THEN
+            DELETE FROM flow_step_heartbeats AS h
+                  USING unnest(p_events) AS e
+                  WHERE h.run_id = e.run_id AND flow_clears(e.event_type);
+        END IF;
     END IF;
     IF p_flags & 8 <> 0 THEN
         DELETE FROM scheduled_wakeups AS w
