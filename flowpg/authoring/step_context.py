@@ -10,6 +10,7 @@ from typing import Any
 from flowpg.authoring import tags
 from flowpg.authoring.errors import OutsideStep
 from flowpg.errors import SerializationError
+from flowpg.model.codecs import NO_CODECS, STEP_HEARTBEAT, CodecChain
 from flowpg.replay.runtime import Heard, StepInvocation
 
 
@@ -23,6 +24,7 @@ class StepContext:
     step_name: str
     attempt: int
     invocation: StepInvocation | None = field(default=None, repr=False, compare=False)
+    codecs: CodecChain = field(default=NO_CODECS, repr=False, compare=False)
 
     @property
     def cancelled(self) -> bool:
@@ -36,7 +38,9 @@ class StepContext:
         """What the last heartbeat of an earlier attempt said, or of this one before a crash; None
         if there was none."""
         said = None if self.invocation is None else self.invocation.heartbeat_details
-        return None if said is None else tags.decode(said)
+        if said is None:
+            return None
+        return tags.decode(self.codecs.open(said, self.run_id, STEP_HEARTBEAT, self.step_id))
 
     def heartbeat(self, details: Any = None) -> Heard:
         """Give a sign of life, for the heartbeat timeout of the step, and keep ``details``, any
@@ -56,6 +60,8 @@ class StepContext:
             raise SerializationError(
                 f"the heartbeat details of step {self.step_id!r} cannot be stored: {error}"
             ) from None
+        if details is not None:
+            shape = self.codecs.seal(shape, self.run_id, STEP_HEARTBEAT, self.step_id)
         return self.invocation.heartbeat(shape)
 
     @property
@@ -65,7 +71,7 @@ class StepContext:
         return step_key(self.run_id, self.step_id)
 
     @classmethod
-    def of(cls, invocation: StepInvocation) -> StepContext:
+    def of(cls, invocation: StepInvocation, codecs: CodecChain = NO_CODECS) -> StepContext:
         """The context of an attempt as the engine calls it."""
         return cls(
             invocation.run_id,
@@ -74,6 +80,7 @@ class StepContext:
             invocation.step_name,
             invocation.attempt,
             invocation,
+            codecs,
         )
 
 

@@ -32,7 +32,6 @@ from flowpg.authoring.turns import RunTurns
 from flowpg.errors import (
     EngineFault,
     InvalidArgument,
-    NO_CODECS,
     NonRetryable,
     PayloadTooLarge,
     RetryLater,
@@ -233,7 +232,7 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
 
     Raises the error in its stored form; CancelledError and EngineFault as they are.
     """
-    token = current_step.set(StepContext.of(invocation))
+    token = current_step.set(StepContext.of(invocation, step.codecs))
     try:
         args, kwargs = step.codec.decode_arguments(invocation.input)
         if isinstance(step, AsyncStep):

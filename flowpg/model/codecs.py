@@ -28,6 +28,7 @@ RUN_ERROR: Final = "run.error"
 STEP_INPUT: Final = "step.input"
 STEP_OUTPUT: Final = "step.output"
 STEP_ERROR: Final = "step.error"
+STEP_HEARTBEAT: Final = "step.heartbeat"
 HOOK_PAYLOAD: Final = "hook.payload"
 BY_TOKEN: Final = "token"
 
