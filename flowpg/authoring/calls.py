@@ -24,6 +24,7 @@ from flowpg.authoring.operations import (
 )
 from flowpg.authoring.sites import Site, calling_site
 from flowpg.authoring.tasks import RunFuture
+from flowpg.errors import InvalidArgument
 from flowpg.model.attributes import check_attributes, merged
 from flowpg.model.codecs import STEP_INPUT, CodecChain
 from flowpg.model.ids import check_id
@@ -52,6 +53,7 @@ class RunCalls:
         self.attributes: dict[str, Any] = {}
         self._patches: dict[str, bool] = {}
         self._hook_names: set[str] = set()
+        self._own_ids: set[str] = set()
 
     def call_step(
         self,
@@ -60,8 +62,12 @@ class RunCalls:
         position: str,
         site: Site,
     ) -> StepOperation:
-        """A call of a step becomes part of the run."""
-        step_id = operation_id(step.name, position)
+        """A call of a step becomes part of the run. InvalidArgument if its own id was used."""
+        if step.call_id is not None:
+            if step.call_id in self._own_ids:
+                raise InvalidArgument(f"the run has called a step under id {step.call_id!r} before")
+            self._own_ids.add(step.call_id)
+        step_id = step.call_id or operation_id(step.name, position)
         operation = StepOperation(
             step_id,
             step.name,
@@ -72,6 +78,7 @@ class RunCalls:
             self.loop.create_future(),
             step.timeouts,
             input,
+            step.queue,
         )
         self.ledger.add(operation)
         operation.future.operation = operation

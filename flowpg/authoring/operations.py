@@ -97,7 +97,7 @@ class StepOperation(Operation):
     kind = "step"
     event_type = STEP_CREATED
 
-    __slots__ = ("decode", "input", "plain", "retry", "timeouts")
+    __slots__ = ("decode", "input", "plain", "queue", "retry", "timeouts")
 
     def __init__(
         self,
@@ -110,6 +110,7 @@ class StepOperation(Operation):
         future: asyncio.Future[Any],
         timeouts: StepTimeouts | None = None,
         plain: dict[str, Any] | None = None,
+        queue: str | None = None,
     ) -> None:
         """``input`` as it is stored; ``plain`` is what it is, if that differs."""
         super().__init__(id, name, site, future)
@@ -117,6 +118,7 @@ class StepOperation(Operation):
         self.plain = input if plain is None else plain
         self.retry = retry
         self.timeouts = timeouts
+        self.queue = queue
         self.decode = decode
 
     def command(self) -> ScheduleStep:
@@ -126,6 +128,7 @@ class StepOperation(Operation):
             input=self.input,
             retry=self.retry,
             timeouts=self.timeouts,
+            queue=self.queue,
         )
 
     def closing(self) -> CancelStep:
@@ -139,6 +142,7 @@ class StepOperation(Operation):
             input=self.input,
             retry=self.retry,
             timeouts=self.timeouts,
+            queue=self.queue,
         )
 
     def adopt(self, retry: RetryPolicy, timeouts: StepTimeouts | None) -> None:

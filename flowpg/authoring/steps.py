@@ -13,6 +13,7 @@ from asyncio import events
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import copy_context
+from copy import copy
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from flowpg.authoring.codec import FunctionCodec
@@ -37,6 +38,7 @@ from flowpg.errors import (
     RetryLater,
     SerializationError,
 )
+from flowpg.model.arguments import check_queue
 from flowpg.model.codecs import NO_CODECS
 from flowpg.model.ids import check_id
 from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
@@ -74,6 +76,8 @@ class StepBase:
         self.fatal = fatal
         self.timeouts = timeouts
         self.transaction = transaction
+        self.call_id: str | None = None
+        self.queue: str | None = None
         # The connection is none of the caller's arguments.
         skip = 0 if transaction is None else 1
         self.codec = codec or FunctionCodec(function, f"step {name!r}", skip=skip)
@@ -95,13 +99,27 @@ class StepBase:
         """The result of a call where plain functions can wait, else the call itself."""
         return wait(call) if waiting_allowed() else call
 
-    def with_options(self, retry: RetryPolicy | None, timeouts: StepTimeouts | None = None) -> Any:
-        """The same step under another retry policy, or with other timeouts."""
-        return type(self)(
-            *(self.function, self.name, retry or self.retry, self.fatal, self.codec),
-            self.timeouts if timeouts is None else timeouts,
-            self.transaction,
-        )
+    def with_options(
+        self,
+        retry: RetryPolicy | None,
+        timeouts: StepTimeouts | None,
+        id: str | None,
+        queue: str | None,
+    ) -> Any:
+        """The same step with other options; None leaves one as it is. InvalidArgument."""
+        made = copy(self)
+        if retry is not None:
+            retry.check()
+            made.retry = retry.continue_workflow_on_failure()
+        if timeouts is not None:
+            made.timeouts = timeouts
+        if id is not None:
+            if "#" in check_id(id, "step id"):
+                raise InvalidArgument("a step id of your own must not contain '#'")
+            made.call_id = id
+        if queue is not None:
+            made.queue = check_queue(queue)
+        return made
 
     def __repr__(self) -> str:
         return f"<step {self.name!r}>"
@@ -122,11 +140,21 @@ class AsyncStep(StepBase, Generic[P, R]):
         return call
 
     def options(
-        self, *, retry: RetryPolicy | None = None, timeouts: StepTimeouts | None = None
+        self,
+        *,
+        retry: RetryPolicy | None = None,
+        timeouts: StepTimeouts | None = None,
+        id: str | None = None,
+        queue: str | None = None,
     ) -> AsyncStep[P, R]:
-        """The same step, called under another retry policy or with other timeouts (all of them):
-        ``step.options(retry=...)(...)``."""
-        step: AsyncStep[P, R] = self.with_options(retry, timeouts)
+        """The same step with other options: ``step.options(retry=...)(...)``.
+
+        Another retry policy, or other timeouts (all of them). ``id`` is what the history calls this
+        one call, in place of its name and position: it must be its own within the run. ``queue``
+        is where the step is to run; as long as no worker runs steps of another queue than that of
+        their run, it blocks the run, which says so.
+        """
+        step: AsyncStep[P, R] = self.with_options(retry, timeouts, id, queue)
         return step
 
 
@@ -159,11 +187,16 @@ class SyncStep(StepBase, Generic[P, R]):
         return _in_default_thread(self.function, args, kwargs)
 
     def options(
-        self, *, retry: RetryPolicy | None = None, timeouts: StepTimeouts | None = None
+        self,
+        *,
+        retry: RetryPolicy | None = None,
+        timeouts: StepTimeouts | None = None,
+        id: str | None = None,
+        queue: str | None = None,
     ) -> SyncStep[P, R]:
-        """The same step under another retry policy or with other timeouts (all of them):
-        ``step.options(retry=...).run(...)``."""
-        step: SyncStep[P, R] = self.with_options(retry, timeouts)
+        """The same step with other options, as of an asynchronous one:
+        ``step.options(retry=...).run(...)``, or in a plain workflow ``step.options(...)(...)``."""
+        step: SyncStep[P, R] = self.with_options(retry, timeouts, id, queue)
         return step
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from copy import copy
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 from flowpg.authoring.codec import FunctionCodec
 from flowpg.authoring.errors import WorkflowFailed
 from flowpg.authoring.failures import human_text, read_failure
 from flowpg.authoring.strands import carry_out
 from flowpg.errors import InvalidArgument
+from flowpg.model.arguments import check_queue
 from flowpg.model.codecs import NO_CODECS, RUN_ERROR, RUN_INPUT, RUN_OUTPUT, CodecChain
+from flowpg.model.ids import check_run_id
 from flowpg.model.records import StartRequest
 from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
 from flowpg.model.spec import WorkflowSpec
@@ -100,6 +103,8 @@ class WorkflowBase(Generic[P, R]):
     def __init__(self, target: Any, definition: WorkflowDefinition, queue: str | None) -> None:
         self.definition = definition
         self.queue = queue
+        self.run_id: str | None = None
+        self.build: str | None = None
         functools.update_wrapper(cast("Any", self), target, updated=())
 
     @property
@@ -110,7 +115,27 @@ class WorkflowBase(Generic[P, R]):
     @property
     def spec(self) -> WorkflowSpec:
         """What a run of it executes: for ``engine.start(workflow.spec, workflow.input(...))``."""
-        return self.definition.spec
+        spec = self.definition.spec
+        return spec if self.build is None else spec.with_runtime_build(self.build)
+
+    def options(
+        self, *, queue: str | None = None, run_id: str | None = None, build: str | None = None
+    ) -> Self:
+        """The same workflow for runs with other options:
+        ``workflow.options(queue="bulk").start(engine, ...)``.
+
+        ``queue`` is where they go; ``run_id`` is the id of the one that is started, or found;
+        ``build`` is the only build whose workers may drive them. InvalidArgument, InvalidRunId.
+        """
+        made = copy(self)
+        if queue is not None:
+            made.queue = check_queue(queue)
+        if run_id is not None:
+            made.run_id = check_run_id(run_id)
+        if build is not None:
+            made.build = build
+            made.spec.check()
+        return made
 
     def input(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The run input that these arguments make. TypeError, SerializationError."""
@@ -119,12 +144,14 @@ class WorkflowBase(Generic[P, R]):
     async def start(self, engine: Starter, /, *args: P.args, **kwargs: P.kwargs) -> str:
         """Start a run with these arguments and return its id; raises as ``engine.start``."""
         given = self.input(*args, **kwargs)
-        if not self.definition.codecs:
-            return await engine.start(self.spec, given, queue=self.queue)
-        # A value is sealed for its run, so that needs its id now.
-        run_id = fresh_run_id()
-        given = self.definition.codecs.seal(given, run_id, RUN_INPUT)
-        return await engine.start_with_id(run_id, self.spec, given, queue=self.queue)
+        run_id = self.run_id
+        if self.definition.codecs:
+            # A value is sealed for its run, so that needs its id now.
+            run_id = run_id or fresh_run_id()
+            given = self.definition.codecs.seal(given, run_id, RUN_INPUT)
+        if run_id is not None:
+            return await engine.start_with_id(run_id, self.spec, given, queue=self.queue)
+        return await engine.start(self.spec, given, queue=self.queue)
 
     async def start_with_id(
         self, engine: Starter, run_id: str, /, *args: P.args, **kwargs: P.kwargs
@@ -136,7 +163,7 @@ class WorkflowBase(Generic[P, R]):
     def request(self, *args: P.args, **kwargs: P.kwargs) -> StartRequest:
         """A run to start with these arguments: for ``start_many``."""
         given = self.input(*args, **kwargs)
-        request = StartRequest(self.spec, given, None, self.queue or "default")
+        request = StartRequest(self.spec, given, self.run_id, self.queue or "default")
         return sealed_request(self.definition.codecs, request)
 
     def result(self, snapshot: WorkflowRunSnapshot) -> R:

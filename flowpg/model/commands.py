@@ -108,13 +108,15 @@ class CancelStep(_Command):
 
 
 class StepCommand(_Command):
-    """The definition of one step; the same id must come back with the same definition."""
+    """The definition of one step; the same id must come back with the same definition. ``queue``
+    is where it is to run, None for where its run is."""
 
     step_id: str
     step_name: str
     input: Any = Field(default=None, repr=False)
     retry: RetryPolicy = DEFAULT_RETRY
     timeouts: StepTimeouts | None = None
+    queue: str | None = None
 
 
 class ScheduleStep(StepCommand):

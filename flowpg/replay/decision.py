@@ -197,6 +197,12 @@ class _Planner:
         if step is not None:
             validation.check_step(self.replay, step, command)
             return self.redeclare(step)
+        if command.queue is not None:
+            raise InvalidTransition(
+                f"step {step_id!r} is to run in queue {command.queue!r}, and steps of this release "
+                "run in the process that drives their run: leave the queue out, or start the run "
+                "in that queue"
+            )
         event = self.emit(definitions.new_step(command, self.now))
         self.live += 1
         self.work += 1

@@ -46,6 +46,7 @@ async def checkout(order_id: str, cents: int = 5) -> Receipt:
     assert_type(await asyncio.to_thread(render, receipt), bytes)
     assert_type(await charge.options(retry=Retry.none())(order_id, cents), Receipt)
     assert_type(await render.options(retry=Retry.none()).run(receipt), bytes)
+    assert_type(await charge.options(id="mine", queue="slow")(order_id, cents), Receipt)
     async with hook("approval", Approval, expires=timedelta(days=3)) as approval:
         assert_type(approval, Hook[Approval])
         assert_type(await approval, Approval)
@@ -124,6 +125,10 @@ async def starting(engine: FlowEngine) -> None:
     assert_type(await checkout.start(engine, "x", cents=5), str)
     assert_type(await subscription.start_with_id(engine, "mine", "x", 5), str)
     await checkout.start(engine, 5)  # type: ignore[arg-type]
+    slow = checkout.options(queue="slow", run_id="mine", build="b")
+    assert_type(await slow.start(engine, "x"), str)
+    await slow.start(engine, 5)  # type: ignore[arg-type]
+    checkout.options(speed=5)  # type: ignore[call-arg]
     await checkout.start_with_id(engine, "mine")  # type: ignore[call-arg]
 
 

@@ -1,0 +1,103 @@
+"""Options of one call: of a step, and of the runs that a workflow starts."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowpg.authoring.app import FlowApp
+from flowpg.errors import InvalidArgument, InvalidRunId, InvalidTransition, InvalidWorkflow
+from flowpg.model.retry import RetryPolicy
+from tests.authoring.support import both, play, stage
+from tests.authoring.test_cancellation import steps
+
+
+async def test_a_call_may_have_a_retry_policy_and_an_id_of_its_own() -> None:
+    def build(app: FlowApp) -> None:
+        work = steps(app)
+
+        @app.workflow
+        async def main() -> list[Any]:
+            often = work.options(retry=RetryPolicy.fixed(9, timedelta(seconds=1)), id="pay order 7")
+            return list(await asyncio.gather(work(1), often(2), work.options(id="other")(3)))
+
+    played = await both(build)
+    assert played.result == [1, 2, 3]
+    created = [e.data for e in played.history if e.type == "step_created"]
+    assert [one["step_id"] for one in created] == ["work#1", "pay order 7", "other"]
+    assert [one["step_name"] for one in created] == ["work"] * 3
+    assert [one["retry"]["max_attempts"] for one in created] == [3, 9, 3]
+
+
+async def test_an_id_is_used_once_a_run() -> None:
+    def build(app: FlowApp) -> None:
+        work = steps(app)
+
+        @app.workflow
+        async def main() -> str:
+            await work.options(id="mine")(1)
+            try:
+                await work.options(id="mine")(2)
+            except InvalidArgument as error:
+                return str(error)
+            return ""
+
+    assert "under id 'mine' before" in (await both(build)).result
+
+
+def test_wrong_options_are_refused_where_they_are_given() -> None:
+    app = FlowApp("x")
+    work = steps(app)
+    with pytest.raises(InvalidArgument, match="must not contain '#'"):
+        work.options(id="work#1")
+    with pytest.raises(InvalidArgument):
+        work.options(id="  ")
+    with pytest.raises(InvalidTransition, match="negative"):
+        work.options(retry=RetryPolicy(max_attempts=-1))
+    with pytest.raises(InvalidArgument):
+        work.options(queue="")
+
+    @app.workflow
+    async def main() -> None: ...
+
+    with pytest.raises(InvalidRunId):
+        main.options(run_id="?")
+    with pytest.raises(InvalidWorkflow):
+        main.options(build=" ")
+
+
+async def test_a_step_for_a_queue_that_nobody_serves_blocks_its_run_and_says_so() -> None:
+    def build(app: FlowApp) -> None:
+        work = steps(app)
+
+        @app.workflow
+        async def main() -> Any:
+            return await work.options(queue="gpu")(1)
+
+    on = stage(build)
+    with pytest.raises(InvalidTransition, match="is to run in queue 'gpu'"):
+        await on.start()
+    row = await on.engine.run_info(on.run_id)
+    assert row.ended_at is None
+    assert "queue 'gpu'" in (row.blocked_reason or "")
+
+
+async def test_a_workflow_starts_runs_with_the_options_it_was_given() -> None:
+    def build(app: FlowApp) -> None:
+        work = steps(app)
+
+        @app.workflow
+        async def main(x: int) -> Any:
+            return await work(x)
+
+    on = stage(build)
+    special = on.workflow.options(queue="bulk", run_id="order-7")
+    assert await special.start(on.engine, 5) == "order-7"
+    row = await on.engine.run_info("order-7")
+    assert row.queue == "bulk"
+    assert special.request(5).run_id == "order-7"
+    pinned = on.workflow.options(build="b1")
+    assert pinned.spec.runtime_build == pinned.request(1).spec.runtime_build == "b1"
+    assert on.workflow.spec.runtime_build is None
+    assert (await play(on, 6)).result == 6
