@@ -1,6 +1,7 @@
 """Declaring workflows, starting them, and reading what became of them."""
 
 import asyncio
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -215,9 +216,10 @@ def test_what_is_no_workflow_is_refused_when_it_is_declared() -> None:
     class WithoutRun:
         pass
 
-    def sync() -> None: ...
+    def generates() -> Iterator[None]:
+        yield
 
-    for wrong in (WithoutRun, sync, 5):
+    for wrong in (WithoutRun, generates, 5):
         with pytest.raises(InvalidArgument):
             app.workflow(wrong)  # type: ignore[arg-type]
 
