@@ -6519,7 +6519,8 @@ COMMENT ON FUNCTION flow_claim_tasks(text, integer, text, interval, text[], bool
 -- Returns one row a run, as flow_claim_tasks orders them; db_now as events write times; status and
 --   events as flow_load_runs returns them, both null for a longer history.
 -- The histories are read by a statement of its own, under the run locks of the claim: each ends at
---   the head that was claimed.
+--   the head that was claimed. If they cannot be read, the claim stands, and all of them are null:
+--   one broken row must not keep its neighbours from being driven.
 -- Locks and SQLSTATEs: as flow_claim_tasks. Callers: worker.
 CREATE FUNCTION flow_claim_runs(
     p_queues text[], p_limit integer, p_owner text, p_lease interval,
@@ -6542,6 +6543,9 @@ DECLARE
     v_tasks bigint[];
     v_attempts integer[];
     v_short text[];
+    v_read text[];
+    v_statuses text[];
+    v_events text[];
     v_now text;
 BEGIN
     SELECT array_agg(c.run_id), array_agg(c.epoch), array_agg(c.wakes), array_agg(c.head_sequence),
@@ -6554,20 +6558,22 @@ BEGIN
     IF v_runs IS NULL THEN
         RETURN;
     END IF;
-    IF v_short IS NULL THEN
-        RETURN QUERY
-        SELECT u.run_id, u.epoch, u.wakes, u.head_sequence, v_now, u.task_id, u.attempts,
-               NULL::text, NULL::text
-          FROM unnest(v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts)
-               AS u (run_id, epoch, wakes, head_sequence, task_id, attempts);
-        RETURN;
+    IF v_short IS NOT NULL THEN
+        BEGIN
+            SELECT array_agg(l.run_id), array_agg(l.status), array_agg(l.events)
+              INTO v_read, v_statuses, v_events
+              FROM flow_load_runs(v_short) AS l;
+        EXCEPTION WHEN others THEN
+            v_read := NULL;
+        END;
     END IF;
     RETURN QUERY
     SELECT u.run_id, u.epoch, u.wakes, u.head_sequence, v_now, u.task_id, u.attempts, l.status,
            l.events
       FROM unnest(v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts)
            WITH ORDINALITY AS u (run_id, epoch, wakes, head_sequence, task_id, attempts, place)
-      LEFT JOIN flow_load_runs(v_short) AS l ON l.run_id = u.run_id
+      LEFT JOIN unnest(v_read, v_statuses, v_events) AS l (run_id, status, events)
+             ON l.run_id = u.run_id
      ORDER BY u.place;
 END
 $$;

@@ -260,3 +260,40 @@ def test_a_run_can_have_one_open_drive_task_only(db: Database) -> None:
             " VALUES ('default', 'r', now(), now())"
         )
     assert codes([caught.value]) == ["23505"]
+
+
+def claim_runs(db: Database, events: int, limit: int = 10) -> list[Any]:
+    query = "SELECT * FROM flow_claim_runs('{default}', %s, 'me', '1 minute', p_events => %s)"
+    return db.rows(query, limit, events)
+
+
+def test_a_claim_of_runs_reads_short_histories_in_the_order_of_the_queue(db: Database) -> None:
+    start(db, "c", "a", "b", "d")
+    db.append({"run_id": "a", "events": [STARTED]})
+    first = claim_runs(db, events=1, limit=3)
+    assert [row["run_id"] for row in first] == ["c", "a", "b"]
+    assert [row["status"] for row in first] == ["pending", None, "pending"]
+    assert [row["head_sequence"] for row in first] == [1, 2, 1]
+    read = db.rows("SELECT run_id, events FROM flow_load_runs('{b,c}')")
+    assert {row["run_id"]: row["events"] for row in first if row["events"]} == {
+        row["run_id"]: row["events"] for row in read
+    }
+    (last,) = claim_runs(db, events=0)
+    assert (last["run_id"], last["events"], last["epoch"]) == ("d", None, 1)
+    assert claim_runs(db, events=5) == []
+
+
+def test_a_claim_of_runs_stands_although_a_history_cannot_be_read(db: Database) -> None:
+    start(db, "a", "b")
+    db.rows("ALTER FUNCTION flow_load_runs(text[], bigint[]) RENAME TO flow_load_runs_before")
+    db.rows(
+        "CREATE FUNCTION flow_load_runs(p_run_ids text[], p_after bigint[] DEFAULT NULL)"
+        " RETURNS TABLE (run_id text, status text, events text) LANGUAGE sql STABLE"
+        " AS $$ SELECT u, 'pending', (1 / (u <> 'b')::integer)::text FROM unnest(p_run_ids) AS u $$"
+    )
+    rows = claim_runs(db, events=8)
+    assert [(row["run_id"], row["epoch"], row["events"]) for row in rows] == [
+        ("a", 1, None),
+        ("b", 1, None),
+    ]
+    assert db.rows("SELECT DISTINCT lease_owner FROM flow_tasks") == [{"lease_owner": "me"}]
