@@ -68,6 +68,12 @@ class Claims:
             logger.warning("%d claimed runs are read one by one: %s", len(leases), _said(error))
         finally:
             for lease in leases:
+                if lease.previous_owner is not None:
+                    logger.info(
+                        "run %r is taken over from %s, whose lease ran out",
+                        lease.run_id,
+                        lease.previous_owner,
+                    )
                 self._begin(lease, *loaded.get(lease.run_id, (None, None)))
         return len(leases)
 

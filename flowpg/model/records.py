@@ -126,7 +126,8 @@ class RunLease:
     """The right to drive one run until it expires or is lost. ``epoch`` is the fence.
 
     ``wakes`` is how often the run had been woken when this was last read; ``now`` the store's
-    clock at that moment. ``loaded`` is the run's whole history, if the claim has read it.
+    clock at that moment. ``loaded`` is the run's whole history, if the claim has read it;
+    ``previous_owner`` is who was lost with the lease that had run out before the claim.
     """
 
     run_id: str
@@ -137,6 +138,7 @@ class RunLease:
     task_id: int = 0
     attempts: int = 0
     loaded: LoadedRun | None = field(default=None, repr=False, compare=False)
+    previous_owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

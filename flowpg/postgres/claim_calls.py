@@ -24,7 +24,7 @@ _CLAIM_RUNS = Function(
     ),
     (
         *("run_id", "epoch", "wakes", "head_sequence", "db_now", "task_id", "attempts"),
-        *("status", "events"),
+        *("status", "events", "previous_owner"),
     ),
 )
 
@@ -54,7 +54,7 @@ def _leases(rows: Sequence[Row]) -> list[RunLease]:
     leases: list[RunLease] = []
     if rows:
         now = datetime.fromisoformat(rows[0][4])  # the same in every row
-    for run_id, epoch, wakes, head, _, task_id, attempts, status, events in rows:
+    for run_id, epoch, wakes, head, _, task_id, attempts, status, events, previous in rows:
         loaded = None
         if events is not None:
             try:
@@ -62,5 +62,7 @@ def _leases(rows: Sequence[Row]) -> list[RunLease]:
                 loaded = LoadedRun(run_id, head, STATUSES[status], wakes, now, history)
             except SerializationError:
                 pass  # whoever drives the run will say so; its neighbours are claimed all the same
-        leases.append(RunLease(run_id, epoch, wakes, head, now, task_id, attempts, loaded))
+        leases.append(
+            RunLease(run_id, epoch, wakes, head, now, task_id, attempts, loaded, previous)
+        )
     return leases

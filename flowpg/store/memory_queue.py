@@ -123,6 +123,7 @@ def _live(task: Task, now: datetime) -> bool:
 def _take(
     run: Run, task: Task, owner: str, until: datetime, now: datetime, *, claimed: bool = False
 ) -> RunLease:
+    previous = task.lease_owner
     run.lease_epoch += 1
     task.epoch = run.lease_epoch
     task.lease_owner = owner
@@ -132,4 +133,5 @@ def _take(
         # Only a claim counts as an attempt, and tells of attempts: acquiring asks for no task.
         task.attempts += 1
         lease.task_id, lease.attempts = task.task_id, task.attempts
+        lease.previous_owner = previous
     return lease

@@ -277,3 +277,19 @@ def test_pauses_double_while_there_is_nothing_and_back_off_apart_while_claims_fa
     assert not pace.quiet
     pace.found(busy=True)
     assert pace.seconds() <= 0.06
+
+
+async def test_a_takeover_is_logged_with_the_run_and_who_was_lost(
+    engine_store: EngineStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "flowpg.fleet.worker")
+    client = await engine_store.engine(None)
+    taken, given = await client.start(SPEC), await client.start(SPEC)
+    leases = await client.store.claim_runs("default", 10, "the lost one", LEASE)
+    assert [lease.previous_owner for lease in leases] == [None, None]
+    await client.store.give_back(next(lease for lease in leases if lease.run_id == given))
+    engine_store.leases_run_out()
+    engine = await engine_store.engine(Script(one_step(), {"work": echo}))
+    assert await FlowWorker(engine).run_until_idle() == 2
+    said = [record.getMessage() for record in caplog.records if "taken over" in record.message]
+    assert said == [f"run {taken!r} is taken over from the lost one, whose lease ran out"]

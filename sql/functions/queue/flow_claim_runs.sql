@@ -3,7 +3,8 @@
 -- Arguments: p_queues to p_max_crashes as in flow_claim_tasks; p_events, the longest history that
 --   is read: others are left to flow_load_runs.
 -- Returns one row a run, as flow_claim_tasks orders them; db_now as events write times; status and
---   events as flow_load_runs returns them, both null for a longer history.
+--   events as flow_load_runs returns them, both null for a longer history;
+--   previous_owner is who held the lease that expired, null where nobody did.
 -- The histories are read by a statement of its own, under the run locks of the claim: each ends at
 --   the head that was claimed. If they cannot be read, the claim stands, and all of them are null:
 --   one broken row must not keep its neighbours from being driven.
@@ -14,7 +15,7 @@ CREATE FUNCTION flow_claim_runs(
     p_workflows text[] DEFAULT NULL, p_max_crashes integer DEFAULT 3, p_events bigint DEFAULT 8
 ) RETURNS TABLE (
     run_id text, epoch bigint, wakes bigint, head_sequence bigint, db_now text, task_id bigint,
-    attempts integer, status text, events text
+    attempts integer, status text, events text, previous_owner text
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -28,6 +29,7 @@ DECLARE
     v_heads bigint[];
     v_tasks bigint[];
     v_attempts integer[];
+    v_owners text[];
     v_short text[];
     v_read text[];
     v_statuses text[];
@@ -35,10 +37,11 @@ DECLARE
     v_now text;
 BEGIN
     SELECT array_agg(c.run_id), array_agg(c.epoch), array_agg(c.wakes), array_agg(c.head_sequence),
-           array_agg(c.task_id), array_agg(c.attempts),
+           array_agg(c.task_id), array_agg(c.attempts), array_agg(c.previous_owner),
            array_agg(c.run_id) FILTER (WHERE c.head_sequence <= p_events),
            flow_time_text(min(c.db_now))
-      INTO v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts, v_short, v_now
+      INTO v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts, v_owners, v_short,
+           v_now
       FROM flow_claim_tasks(p_queues, p_limit, p_owner, p_lease, p_builds, p_accept_unpinned,
                             p_workflows, p_max_crashes) AS c;
     IF v_runs IS NULL THEN
@@ -55,9 +58,10 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT u.run_id, u.epoch, u.wakes, u.head_sequence, v_now, u.task_id, u.attempts, l.status,
-           l.events
-      FROM unnest(v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts)
-           WITH ORDINALITY AS u (run_id, epoch, wakes, head_sequence, task_id, attempts, place)
+           l.events, u.previous_owner
+      FROM unnest(v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts, v_owners)
+           WITH ORDINALITY AS u (run_id, epoch, wakes, head_sequence, task_id, attempts,
+                                 previous_owner, place)
       LEFT JOIN unnest(v_read, v_statuses, v_events) AS l (run_id, status, events)
              ON l.run_id = u.run_id
      ORDER BY u.place;

@@ -10,6 +10,7 @@
 -- A task can be claimed when it is available and nobody holds it, or its lease has expired, and its
 --   queue is neither paused nor at its limits. Smaller priority first, then the oldest. Each claim
 --   raises the fence: the run's lease epoch for drive_run, the task's for other kinds.
+--   previous_owner is who held the lease that expired, null where nobody did.
 -- Locks: rows of queues, queue rows and run locks, all only when free, so that a claim never waits;
 --   then rows. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_claim_tasks(
@@ -20,7 +21,8 @@ CREATE FUNCTION flow_claim_tasks(
 ) RETURNS TABLE (
     task_id bigint, run_id text, kind text, payload json, epoch bigint, wakes bigint,
     attempts integer, head_sequence bigint, db_now timestamptz, crashes integer, queue text,
-    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text
+    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text,
+    previous_owner text
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -31,11 +33,13 @@ AS $$
 DECLARE
     v_now timestamptz := flow_now();
     v_filter flow_claim_filter;
-    v_runs text[] := '{}';
-    v_others bigint[] := '{}';
+    v_runs text[] := '{}'; v_others bigint[] := '{}';
     v_queue text;
     v_more_runs text[];
     v_more_others bigint[];
+    v_crashed boolean := false;
+    v_more_crashed boolean;
+    v_lost bigint[]; v_losers text[];
     v_turn integer := floor(random() * coalesce(cardinality(p_queues), 0));
 BEGIN
     PERFORM flow_check_limit(p_limit);
@@ -44,15 +48,23 @@ BEGIN
                     p_max_crashes)::flow_claim_filter;
     FOREACH v_queue IN ARRAY p_queues[v_turn + 1:] || p_queues[:v_turn] LOOP
         SELECT coalesce(array_agg(c.run_id) FILTER (WHERE c.kind = 'drive_run'), '{}'),
-               coalesce(array_agg(c.task_id) FILTER (WHERE c.kind <> 'drive_run'), '{}')
-          INTO v_more_runs, v_more_others
+               coalesce(array_agg(c.task_id) FILTER (WHERE c.kind <> 'drive_run'), '{}'),
+               coalesce(bool_or(c.crashed), false)
+          INTO v_more_runs, v_more_others, v_more_crashed
           FROM flow_claim_pick(v_queue, p_limit - cardinality(v_runs) - cardinality(v_others),
                                v_now, v_filter) AS c;
         v_runs := v_runs || v_more_runs;
         v_others := v_others || v_more_others;
+        v_crashed := v_crashed OR v_more_crashed;
         EXIT WHEN cardinality(v_runs) + cardinality(v_others) >= p_limit;
     END LOOP;
 
+    IF v_crashed THEN
+        SELECT array_agg(t.task_id), array_agg(t.lease_owner) INTO v_lost, v_losers
+          FROM flow_tasks AS t
+         WHERE t.lease_owner IS NOT NULL
+           AND (t.task_id = ANY (v_others) OR (t.run_id = ANY (v_runs) AND t.kind = 'drive_run'));
+    END IF;
     IF cardinality(v_runs) > 0 THEN
         -- two statements: joined in one they are planned, while the tables are small, to compare
         -- every task with every run
@@ -73,7 +85,8 @@ BEGIN
         )
         SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts,
                r.head_sequence, v_now, l.crashes, l.queue, l.workflow_name,
-               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error
+               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error,
+               v_losers[array_position(v_lost, l.task_id)]
           FROM leased AS l
          CROSS JOIN LATERAL (SELECT f.head_sequence FROM flow_runs AS f
                               WHERE f.run_id = l.run_id LIMIT 1) AS r
@@ -93,7 +106,8 @@ BEGIN
         )
         SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts,
                coalesce(r.head_sequence, 0), v_now, l.crashes, l.queue, l.workflow_name,
-               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error
+               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error,
+               v_losers[array_position(v_lost, l.task_id)]
           FROM leased AS l
           LEFT JOIN LATERAL (SELECT f.head_sequence FROM flow_runs AS f
                               WHERE f.run_id = l.run_id LIMIT 1) AS r ON true
@@ -110,7 +124,8 @@ CREATE FUNCTION flow_claim_tasks(
 ) RETURNS TABLE (
     task_id bigint, run_id text, kind text, payload json, epoch bigint, wakes bigint,
     attempts integer, head_sequence bigint, db_now timestamptz, crashes integer, queue text,
-    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text
+    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text,
+    previous_owner text
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -119,7 +134,7 @@ BEGIN
     RETURN QUERY
     SELECT c.task_id, c.run_id, c.kind, c.payload, c.epoch, c.wakes, c.attempts, c.head_sequence,
            c.db_now, c.crashes, c.queue, c.workflow_name, c.runtime_build, c.timeout,
-           c.max_attempts, c.last_error
+           c.max_attempts, c.last_error, c.previous_owner
       FROM flow_claim_tasks(ARRAY[p_queue], p_limit, p_owner, p_lease, p_builds,
                             p_accept_unpinned, p_workflows, p_max_crashes, p_kinds) AS c;
 END
