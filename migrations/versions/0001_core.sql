@@ -6387,6 +6387,7 @@ COMMENT ON FUNCTION flow_claim_pick(text, integer, timestamptz, flow_claim_filte
 -- A task can be claimed when it is available and nobody holds it, or its lease has expired, and its
 --   queue is neither paused nor at its limits. Smaller priority first, then the oldest. Each claim
 --   raises the fence: the run's lease epoch for drive_run, the task's for other kinds.
+--   previous_owner is who held the lease that expired, null where nobody did.
 -- Locks: rows of queues, queue rows and run locks, all only when free, so that a claim never waits;
 --   then rows. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_claim_tasks(
@@ -6397,7 +6398,8 @@ CREATE FUNCTION flow_claim_tasks(
 ) RETURNS TABLE (
     task_id bigint, run_id text, kind text, payload json, epoch bigint, wakes bigint,
     attempts integer, head_sequence bigint, db_now timestamptz, crashes integer, queue text,
-    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text
+    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text,
+    previous_owner text
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -6408,11 +6410,13 @@ AS $$
 DECLARE
     v_now timestamptz := flow_now();
     v_filter flow_claim_filter;
-    v_runs text[] := '{}';
-    v_others bigint[] := '{}';
+    v_runs text[] := '{}'; v_others bigint[] := '{}';
     v_queue text;
     v_more_runs text[];
     v_more_others bigint[];
+    v_crashed boolean := false;
+    v_more_crashed boolean;
+    v_lost bigint[]; v_losers text[];
     v_turn integer := floor(random() * coalesce(cardinality(p_queues), 0));
 BEGIN
     PERFORM flow_check_limit(p_limit);
@@ -6421,15 +6425,23 @@ BEGIN
                     p_max_crashes)::flow_claim_filter;
     FOREACH v_queue IN ARRAY p_queues[v_turn + 1:] || p_queues[:v_turn] LOOP
         SELECT coalesce(array_agg(c.run_id) FILTER (WHERE c.kind = 'drive_run'), '{}'),
-               coalesce(array_agg(c.task_id) FILTER (WHERE c.kind <> 'drive_run'), '{}')
-          INTO v_more_runs, v_more_others
+               coalesce(array_agg(c.task_id) FILTER (WHERE c.kind <> 'drive_run'), '{}'),
+               coalesce(bool_or(c.crashed), false)
+          INTO v_more_runs, v_more_others, v_more_crashed
           FROM flow_claim_pick(v_queue, p_limit - cardinality(v_runs) - cardinality(v_others),
                                v_now, v_filter) AS c;
         v_runs := v_runs || v_more_runs;
         v_others := v_others || v_more_others;
+        v_crashed := v_crashed OR v_more_crashed;
         EXIT WHEN cardinality(v_runs) + cardinality(v_others) >= p_limit;
     END LOOP;
 
+    IF v_crashed THEN
+        SELECT array_agg(t.task_id), array_agg(t.lease_owner) INTO v_lost, v_losers
+          FROM flow_tasks AS t
+         WHERE t.lease_owner IS NOT NULL
+           AND (t.task_id = ANY (v_others) OR (t.run_id = ANY (v_runs) AND t.kind = 'drive_run'));
+    END IF;
     IF cardinality(v_runs) > 0 THEN
         -- two statements: joined in one they are planned, while the tables are small, to compare
         -- every task with every run
@@ -6450,7 +6462,8 @@ BEGIN
         )
         SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts,
                r.head_sequence, v_now, l.crashes, l.queue, l.workflow_name,
-               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error
+               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error,
+               v_losers[array_position(v_lost, l.task_id)]
           FROM leased AS l
          CROSS JOIN LATERAL (SELECT f.head_sequence FROM flow_runs AS f
                               WHERE f.run_id = l.run_id LIMIT 1) AS r
@@ -6470,7 +6483,8 @@ BEGIN
         )
         SELECT l.task_id, l.run_id, l.kind, l.payload, l.epoch, l.wakes, l.attempts,
                coalesce(r.head_sequence, 0), v_now, l.crashes, l.queue, l.workflow_name,
-               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error
+               nullif(l.runtime_build, ''), l.timeout, l.max_attempts, l.last_error,
+               v_losers[array_position(v_lost, l.task_id)]
           FROM leased AS l
           LEFT JOIN LATERAL (SELECT f.head_sequence FROM flow_runs AS f
                               WHERE f.run_id = l.run_id LIMIT 1) AS r ON true
@@ -6487,7 +6501,8 @@ CREATE FUNCTION flow_claim_tasks(
 ) RETURNS TABLE (
     task_id bigint, run_id text, kind text, payload json, epoch bigint, wakes bigint,
     attempts integer, head_sequence bigint, db_now timestamptz, crashes integer, queue text,
-    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text
+    workflow_name text, runtime_build text, timeout interval, max_attempts integer, last_error text,
+    previous_owner text
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -6496,7 +6511,7 @@ BEGIN
     RETURN QUERY
     SELECT c.task_id, c.run_id, c.kind, c.payload, c.epoch, c.wakes, c.attempts, c.head_sequence,
            c.db_now, c.crashes, c.queue, c.workflow_name, c.runtime_build, c.timeout,
-           c.max_attempts, c.last_error
+           c.max_attempts, c.last_error, c.previous_owner
       FROM flow_claim_tasks(ARRAY[p_queue], p_limit, p_owner, p_lease, p_builds,
                             p_accept_unpinned, p_workflows, p_max_crashes, p_kinds) AS c;
 END
@@ -6517,7 +6532,8 @@ COMMENT ON FUNCTION flow_claim_tasks(text, integer, text, interval, text[], bool
 -- Arguments: p_queues to p_max_crashes as in flow_claim_tasks; p_events, the longest history that
 --   is read: others are left to flow_load_runs.
 -- Returns one row a run, as flow_claim_tasks orders them; db_now as events write times; status and
---   events as flow_load_runs returns them, both null for a longer history.
+--   events as flow_load_runs returns them, both null for a longer history;
+--   previous_owner is who held the lease that expired, null where nobody did.
 -- The histories are read by a statement of its own, under the run locks of the claim: each ends at
 --   the head that was claimed. If they cannot be read, the claim stands, and all of them are null:
 --   one broken row must not keep its neighbours from being driven.
@@ -6528,7 +6544,7 @@ CREATE FUNCTION flow_claim_runs(
     p_workflows text[] DEFAULT NULL, p_max_crashes integer DEFAULT 3, p_events bigint DEFAULT 8
 ) RETURNS TABLE (
     run_id text, epoch bigint, wakes bigint, head_sequence bigint, db_now text, task_id bigint,
-    attempts integer, status text, events text
+    attempts integer, status text, events text, previous_owner text
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -6542,6 +6558,7 @@ DECLARE
     v_heads bigint[];
     v_tasks bigint[];
     v_attempts integer[];
+    v_owners text[];
     v_short text[];
     v_read text[];
     v_statuses text[];
@@ -6549,10 +6566,11 @@ DECLARE
     v_now text;
 BEGIN
     SELECT array_agg(c.run_id), array_agg(c.epoch), array_agg(c.wakes), array_agg(c.head_sequence),
-           array_agg(c.task_id), array_agg(c.attempts),
+           array_agg(c.task_id), array_agg(c.attempts), array_agg(c.previous_owner),
            array_agg(c.run_id) FILTER (WHERE c.head_sequence <= p_events),
            flow_time_text(min(c.db_now))
-      INTO v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts, v_short, v_now
+      INTO v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts, v_owners, v_short,
+           v_now
       FROM flow_claim_tasks(p_queues, p_limit, p_owner, p_lease, p_builds, p_accept_unpinned,
                             p_workflows, p_max_crashes) AS c;
     IF v_runs IS NULL THEN
@@ -6569,9 +6587,10 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT u.run_id, u.epoch, u.wakes, u.head_sequence, v_now, u.task_id, u.attempts, l.status,
-           l.events
-      FROM unnest(v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts)
-           WITH ORDINALITY AS u (run_id, epoch, wakes, head_sequence, task_id, attempts, place)
+           l.events, u.previous_owner
+      FROM unnest(v_runs, v_epochs, v_wakes, v_heads, v_tasks, v_attempts, v_owners)
+           WITH ORDINALITY AS u (run_id, epoch, wakes, head_sequence, task_id, attempts,
+                                 previous_owner, place)
       LEFT JOIN unnest(v_read, v_statuses, v_events) AS l (run_id, status, events)
              ON l.run_id = u.run_id
      ORDER BY u.place;
