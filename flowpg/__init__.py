@@ -80,6 +80,7 @@ from flowpg.model.operations import (
 )
 from flowpg.model.records import StartRequest, StartResult, VerbResult
 from flowpg.model.retry import Backoff, RetryPolicy, StepFailureAction
+from flowpg.model.sizes import set_size_limits
 from flowpg.model.snapshot import (
     HookSnapshot,
     HookStatus,
@@ -200,4 +201,5 @@ __all__ = [
     "hook",
     "load_history",
     "open_engine",
+    "set_size_limits",
 ]

@@ -20,6 +20,7 @@ from flowpg.authoring import tags
 from flowpg.authoring.errors import StepFailed
 from flowpg.errors import (
     HeartbeatTimeout,
+    PayloadTooLarge,
     ScheduleToCloseTimeout,
     ScheduleToStartTimeout,
     SerializationError,
@@ -317,6 +318,9 @@ def read_failure(text: str, origin: FailureOrigin | None = None) -> Exception:
         name, message = "Error", text
     known = _TIMEOUTS.get(name)
     error: Exception = StepFailed(name, message) if known is None else known(message)
+    if name == PayloadTooLarge.__name__:
+        # The engine says so, in words alone.
+        error = rebuild(ErrorRecord(tags.class_key(PayloadTooLarge), message))
     error.__flowpg_origin__ = origin or FailureOrigin("", "", 0)  # type: ignore[attr-defined]
     return error
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from flowpg.errors import LeaseLost, NonRetryable, StoreUnavailable
 from flowpg.model import events, jsontext
+from flowpg.model.sizes import limits
 from flowpg.postgres.enlist import run_enlisted, run_enlisted_sync
 from flowpg.postgres.errors import fault_of, is_driver_error, translate
 from flowpg.postgres.step_sessions import Kind, Opened, StepSessions, check_kind, is_lost
@@ -221,9 +222,9 @@ class _Work:
         success = Success.of(output, what)
         payload = f'{{"step_id":{jsontext.encode(step.step_id)},"output":{success.text}}}'
         event = events.NewEvent(events.STEP_COMPLETED, {}, text=payload)
-        if size := oversize(event):
+        if size := oversize(event, step.run_id, step.step_id):
             raise NonRetryable(
-                f"{what} takes {size} bytes in its event, the limit is {events.MAX_PAYLOAD_BYTES}; "
+                f"{what} takes {size} bytes in its event, the limit is {limits.most}; "
                 "store it elsewhere and return a reference"
             )
         call = complete_step(step.run_id, self.epoch, step.step_id, step.attempt, payload)

@@ -17,7 +17,6 @@ from flowpg.model.events import (
     DEADLINE_FIELDS,
     HOOK_CREATED,
     HOOK_RECEIVED,
-    MAX_PAYLOAD_BYTES,
     RUN_CREATED,
     RUN_PROGRESS_RECORDED,
     NewEvent,
@@ -25,6 +24,7 @@ from flowpg.model.events import (
 from flowpg.model.ids import check_id, check_run_id, check_token
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import Append, StartRequest
+from flowpg.model.sizes import limits, oversize_of
 
 MAX_PAGE = 1000
 """Most rows of one page of a read verb."""
@@ -91,10 +91,10 @@ def check_queues(queues: str | Sequence[str]) -> tuple[str, ...]:
 def check_size(run_id: str, event_type: str, text: str, extra: int = 0) -> None:
     """PayloadTooLarge if ``text`` and ``extra`` bytes more are over the limit of one event."""
     # Four bytes is the most a character takes: short texts need no encoding to be measured.
-    if len(text) * 4 + extra > MAX_PAYLOAD_BYTES:
+    if len(text) * 4 + extra > limits.most:
         size = len(text.encode()) + extra
-        if size > MAX_PAYLOAD_BYTES:
-            raise PayloadTooLarge(run_id, event_type, size, MAX_PAYLOAD_BYTES)
+        if size > limits.most:
+            raise PayloadTooLarge(run_id, event_type, size, limits.most)
 
 
 def check_start(request: StartRequest, seen: dict[int, str] | None = None) -> tuple[str, str]:
@@ -114,7 +114,9 @@ def check_start(request: StartRequest, seen: dict[int, str] | None = None) -> tu
             seen[id(request.spec)] = spec
     check_queue(request.queue)
     text = jsontext.encode(request.input, "the workflow input")
-    check_size(request.run_id or "", RUN_CREATED, created_payload(spec, text))
+    payload = created_payload(spec, text)
+    check_size(request.run_id or "", RUN_CREATED, payload)
+    oversize_of(payload, request.run_id or "(new)", RUN_CREATED, request.spec.name)
     return spec, text
 
 
@@ -127,6 +129,7 @@ def check_hook_payload(run_id: str, payload: Any) -> str:
     """The JSON text of what a hook is answered with."""
     text = jsontext.encode(payload, "the hook payload")
     check_size(run_id, HOOK_RECEIVED, text)
+    oversize_of(text, run_id, HOOK_RECEIVED)
     return text
 
 

@@ -20,8 +20,8 @@ from flowpg.errors import (
     SchemaMissing,
     StoreError,
     StoreUnavailable,
-    from_sqlstate,
 )
+from flowpg.model.sqlstates import from_sqlstate
 from flowpg.postgres.calls import quoted
 
 # 25006: a standby, or a primary that failed over; 57Pxx: the server is going down or coming up.

@@ -22,6 +22,7 @@ from flowpg.model.commands import (
 from flowpg.model.events import NewEvent
 from flowpg.model.ids import check_id, check_token
 from flowpg.model.retry import stored_form
+from flowpg.model.sizes import limits, oversize_of
 from flowpg.replay.projection_steps import LAST_SAFE_YEAR, check_representable
 
 _NO_TIME = timedelta(0)
@@ -87,19 +88,19 @@ def completed(output: Any) -> NewEvent:
 
 def check_size(run_id: str, event: NewEvent) -> None:
     """PayloadTooLarge if the payload of ``event`` is over the limit."""
-    size = oversize(event)
+    size = oversize(event, run_id)
     if size:
-        raise PayloadTooLarge(run_id, event.type, size, events.MAX_PAYLOAD_BYTES)
+        raise PayloadTooLarge(run_id, event.type, size, limits.most, event.subject)
 
 
-def oversize(event: NewEvent) -> int:
-    """The size of the payload in bytes if that is over the limit, else 0."""
+def oversize(event: NewEvent, run_id: str, subject: str | None = None) -> int:
+    """The size of the payload in bytes if that is over the limit, else 0. One that is large is
+    logged with the run and what it is about (default: what the event says)."""
     # The text is made once and kept for the append. No character takes more than four bytes.
     text = event.payload()
-    if len(text) * 4 <= events.MAX_PAYLOAD_BYTES:
+    if len(text) * 4 <= limits.warn:
         return 0
-    size = len(text.encode())
-    return size if size > events.MAX_PAYLOAD_BYTES else 0
+    return oversize_of(text, run_id, event.type, subject or event.subject)
 
 
 def _single(event_type: str, member: str, value: Any, what: str) -> NewEvent:

@@ -9,6 +9,7 @@ from typing import Any
 from flowpg.model import events, jsontext
 from flowpg.model.events import NewEvent
 from flowpg.model.retry import MAX_DELAY_MS
+from flowpg.model.sizes import limits
 from flowpg.model.snapshot import StepSnapshot, StepStatus, WorkflowRunSnapshot
 from flowpg.replay.definitions import oversize
 from flowpg.replay.plan import Plan, StepLaunch
@@ -81,13 +82,13 @@ def settle(
         if outcome.text is not None:
             key = jsontext.quote(step_id) if step_id.isascii() else jsontext.encode(step_id)
             completed.text = f'{{"step_id":{key},"output":{outcome.text}}}'
-        size = oversize(completed)
+        size = oversize(completed, snapshot.run_id)
         if not size:
             plan.events.append(completed)
             return plan
         outcome = Failure(
-            f"PayloadTooLarge: with its output the event takes {size} bytes, the limit is "
-            f"{events.MAX_PAYLOAD_BYTES}; store it elsewhere and return a reference",
+            f"PayloadTooLarge: with the output of step {step_id!r} the event takes {size} bytes, "
+            f"the limit is {limits.most}; store it elsewhere and return a reference",
             retryable=False,
         )
     _failed(snapshot, step, outcome, plan, relaunch, now)

@@ -7,6 +7,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -183,6 +184,25 @@ async def test_a_mutation_names_event_and_call_and_blocks_until_it_is_mended(
     again = FlowApp("again")
     build(original)(again)
     engine = FlowEngine(on.store, again)
+    assert (await engine.resume_hook(RUN_ID, "end", None)).status is RunStatus.COMPLETED
+
+
+async def test_a_branch_on_the_wall_clock_is_found_and_mended_by_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def by_the_clock(s: Steps) -> None:
+        await s["a" if time.time() < 2_000_000_000 else "b"](1)
+
+    on = stage(build(by_the_clock))
+    await on.start()
+    later = FlowApp("later")
+    build(by_the_clock)(later)
+    engine = FlowEngine(on.store, later)
+    await on.store.wake_run(RUN_ID)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: 2_000_000_001.0)
+        with pytest.raises(NonDeterministic, match=r"event 3 .*step 'a#1', found step 'b#1'.* in "):
+            await engine.drive(RUN_ID)
     assert (await engine.resume_hook(RUN_ID, "end", None)).status is RunStatus.COMPLETED
 
 

@@ -9,7 +9,6 @@ import sqlalchemy.exc
 from psycopg import errors as pg
 
 from flowpg.errors import (
-    SQLSTATES,
     FlowError,
     HookTokenConflict,
     HookTokenNotFound,
@@ -21,6 +20,7 @@ from flowpg.errors import (
     StoreError,
     StoreUnavailable,
 )
+from flowpg.model.sqlstates import SQLSTATES
 from flowpg.postgres.errors import fault_of, is_driver_error, translate
 
 

@@ -174,7 +174,8 @@ def test_an_output_that_is_too_large_fails_the_step_for_good() -> None:
     made = settled(run, "a", 1, Success("é" * 600_000))
     assert types(made) == ["step_non_retryable"]
     assert run.steps["a"].error == (
-        "PayloadTooLarge: with its output the event takes 1200027 bytes, the limit is 1048576; "
+        "PayloadTooLarge: with the output of step 'a' the event takes 1200027 bytes, "
+        "the limit is 1048576; "
         "store it elsewhere and return a reference"
     )
 

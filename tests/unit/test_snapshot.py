@@ -7,18 +7,17 @@ from pydantic import BaseModel
 
 import flowpg.errors
 from flowpg.errors import (
-    SQLSTATES,
     FlowError,
     HookTokenConflict,
     HookTokenNotFound,
     InvalidTransition,
     SerializationError,
-    from_sqlstate,
 )
 from flowpg.model import events
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus, StepStatus
+from flowpg.model.sqlstates import SQLSTATES, from_sqlstate
 from tests.unit.histories import (
     NOW,
     SECOND,

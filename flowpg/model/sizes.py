@@ -1,0 +1,65 @@
+"""How large the payload of an event may be in this process: what is warned of, what refused.
+
+The database itself refuses what is over ``MAX_PAYLOAD_BYTES``, whatever is set here.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from flowpg.errors import InvalidArgument
+from flowpg.model.events import MAX_PAYLOAD_BYTES
+
+logger = logging.getLogger("flowpg.sizes")
+
+_LEAST = 1_000
+"""No limit may be lower: what flowpg itself says of a run needs some room."""
+
+
+@dataclass(slots=True)
+class SizeLimits:
+    """Bytes of one event's payload: above ``warn`` it is logged, above ``most`` refused."""
+
+    warn: int = 262_144
+    most: int = MAX_PAYLOAD_BYTES
+
+
+limits = SizeLimits()
+"""The limits of this process."""
+
+
+def set_size_limits(warn_bytes: int | None = None, max_bytes: int | None = None) -> None:
+    """Set the limits of this process for the payload of one event, in bytes (256 KiB and 1 MiB).
+
+    Above ``warn_bytes`` run and step are logged; above ``max_bytes`` a step, run or call fails with
+    PayloadTooLarge. InvalidArgument for less than 1,000 or more than the 1 MiB of the database.
+    """
+    for wanted in (warn_bytes, max_bytes):
+        if wanted is not None and not _LEAST <= wanted <= MAX_PAYLOAD_BYTES:
+            raise InvalidArgument(
+                f"a limit for the payload of an event is from {_LEAST} to {MAX_PAYLOAD_BYTES} bytes"
+            )
+    if warn_bytes is not None:
+        limits.warn = warn_bytes
+    if max_bytes is not None:
+        limits.most = max_bytes
+
+
+def oversize_of(
+    text: str, run_id: str, event_type: str, subject: str | None = None, extra: int = 0
+) -> int:
+    """The size of a payload in bytes if that is over the limit, else 0. Logs one that is large."""
+    # Four bytes is the most a character takes: short texts need no encoding to be measured.
+    if len(text) * 4 + extra <= limits.warn:
+        return 0
+    size = len(text.encode()) + extra
+    if size > limits.most:
+        return size
+    if size > limits.warn:
+        logger.warning(
+            "run %r: the payload of %s%s is %d bytes, over the %d that are thought too much; store "
+            "the value elsewhere and pass a reference",
+            *(run_id, event_type, "" if subject is None else f" {subject!r}", size, limits.warn),
+        )
+    return 0
