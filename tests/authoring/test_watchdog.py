@@ -254,3 +254,27 @@ def test_nothing_is_ever_raised_outside_of_a_turn() -> None:
         [sys.executable, "-c", STORM], capture_output=True, text=True, check=False, timeout=100
     )
     assert done.stdout == "struck 50 False {}\n", done.stderr[-2000:]
+
+
+async def test_a_workflow_that_is_a_plain_function_is_abandoned_too() -> None:
+    app = FlowApp("plain", **SHORT)  # type: ignore[arg-type]
+
+    @app.step
+    async def work(x: int) -> int:
+        return x
+
+    @app.workflow
+    def main() -> int:
+        found = work(1)
+        spin_for_ever()
+        return found  # type: ignore[return-value]
+
+    @app.workflow
+    def fine() -> int:
+        return work(2)  # type: ignore[return-value]
+
+    engine = FlowEngine.in_memory(app)
+    with pytest.raises(TurnTooLong):
+        await engine.start(main.spec, {})
+    run_id = await engine.start(fine.spec, {})
+    assert (await engine.snapshot(run_id)).output == 2
