@@ -96,13 +96,14 @@ from flowpg.model.spec import WorkflowRuntime, WorkflowSpec
 from flowpg.model.timeouts import StepTimeouts
 from flowpg.model.typed import FlowEvent
 from flowpg.replay.context import WorkflowContext
-from flowpg.replay.runtime import FlowRuntime, StepInvocation, WorkflowInvocation
+from flowpg.replay.runtime import AttemptOver, FlowRuntime, StepInvocation, WorkflowInvocation
 from flowpg.store.memory import InMemoryEventStore
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
 
 __all__ = [
     "ActiveHookSnapshot",
+    "AttemptOver",
     "Backoff",
     "CancellationRequest",
     "ChildOperationReference",

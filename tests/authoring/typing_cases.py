@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
+import psycopg
+from sqlalchemy.orm import Session
+
 from flowpg import sync
 from flowpg.authoring import FlowApp, Hook, Retry, Workflow, hook
 from flowpg.authoring.steps import SyncStep
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model.snapshot import WorkflowRunSnapshot
+from flowpg.model.timeouts import StepTimeouts
 
 app = FlowApp("typing")
 
@@ -34,6 +38,32 @@ async def charge(order_id: str, cents: int, *, note: str = "") -> Receipt:
 @app.step(retry=Retry.exponential(5, initial=timedelta(seconds=1)), name="render.pdf")
 def render(receipt: Receipt) -> bytes:
     return receipt.id.encode()
+
+
+@app.step(transactional=True)
+async def book(connection: psycopg.AsyncConnection[Any], order_id: str) -> Receipt:
+    return Receipt(order_id)
+
+
+@app.step(transactional=True, retry=Retry.none())
+def erase(session: Session, receipt: Receipt) -> int:
+    return 1
+
+
+@app.workflow
+async def in_transactions(order_id: str) -> int:
+    receipt = await book(order_id)
+    assert_type(receipt, Receipt)
+    limits = StepTimeouts(start_to_close=timedelta(seconds=5))
+    assert_type(await book.options(timeouts=limits)(order_id), Receipt)
+    assert_type(await erase.run(receipt), int)
+
+    await book()  # type: ignore[call-arg]
+    await book(5)  # type: ignore[arg-type]
+    await book(None, order_id)  # type: ignore[call-arg, arg-type]
+    await erase.run("no receipt")  # type: ignore[arg-type]
+    await book.options(timeouts=5)(order_id)  # type: ignore[arg-type]
+    return await erase.run(receipt)
 
 
 @app.workflow

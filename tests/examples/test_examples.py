@@ -31,6 +31,8 @@ EXPECTED: dict[str, Any] = {
         "history": ["flow.run.created", "flow.run.started", "flow.hook.created"],
     },
     "durable_asyncio": "bought from Oak for 306 cents",
+    "transactional_step": {"left": 200, "second": "ada does not have 800 cents"},
+    "step_timeouts": {"attempt": 2, "began_at": 3, "oracle": "no answer"},
     "durability": {"between": "suspended", "end": "completed"},
 }
 NOT_ALONE = {"__init__", "demo", "invoice_approval", "invoice_workflow"}  # see test_demo
