@@ -57,6 +57,17 @@ from flowpg.errors import (
     UnknownStep,
     UnknownWorkflow,
 )
+from flowpg.fleet.builds import (
+    RuntimeBuildCompatibility,
+    RuntimeBuildId,
+    RuntimeBuildTaskRouter,
+)
+from flowpg.fleet.liveness import Liveness
+from flowpg.fleet.policy import TaskDeduplication, TaskPolicy
+from flowpg.fleet.scheduler import FlowScheduler, FlowSchedulerTick
+from flowpg.fleet.services import Surroundings
+from flowpg.fleet.task_worker import FlowTaskWorker
+from flowpg.fleet.tasks import FlowTask, FlowTaskOutcome, FlowTaskQueue
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.codecs import Compression, PayloadCodec
 from flowpg.model.commands import Decision, RuntimeCommand, StepCommand
@@ -123,6 +134,12 @@ __all__ = [
     "FlowEventObserver",
     "FlowEventStore",
     "FlowRuntime",
+    "FlowScheduler",
+    "FlowSchedulerTick",
+    "FlowTask",
+    "FlowTaskOutcome",
+    "FlowTaskQueue",
+    "FlowTaskWorker",
     "FlowWorker",
     "HeartbeatTimeout",
     "HookCallbackRoute",
@@ -139,6 +156,7 @@ __all__ = [
     "InvalidTransition",
     "InvalidWorkflow",
     "LeaseLost",
+    "Liveness",
     "NonDeterministic",
     "NonRetryable",
     "PayloadCodec",
@@ -154,7 +172,10 @@ __all__ = [
     "RunRow",
     "RunStatus",
     "RunTerminal",
+    "RuntimeBuildCompatibility",
+    "RuntimeBuildId",
     "RuntimeBuildRouteNotFound",
+    "RuntimeBuildTaskRouter",
     "RuntimeBuildUnavailable",
     "RuntimeCommand",
     "ScheduleToCloseTimeout",
@@ -179,7 +200,10 @@ __all__ = [
     "StepTimeouts",
     "StoreError",
     "StoreUnavailable",
+    "Surroundings",
     "SuspensionKind",
+    "TaskDeduplication",
+    "TaskPolicy",
     "TransactionsUnavailable",
     "UndecodablePayload",
     "UnknownKey",
