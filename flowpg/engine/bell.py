@@ -15,6 +15,11 @@ class Bell:
         self._waiter: asyncio.Future[None] | None = None
         self._late = False
 
+    @property
+    def waited_on(self) -> bool:
+        """Whether a drive waits, and nothing has woken it."""
+        return self._waiter is not None and not self._waiter.done()
+
     def ring(self) -> None:
         """Wake the drive."""
         waiter = self._waiter

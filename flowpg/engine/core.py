@@ -179,6 +179,12 @@ class EngineCore:
         if drive is not None:
             drive.poke()
 
+    def resting(self, run_id: str) -> bool:
+        """Whether a drive of this run in this engine only waits: for a step to settle, for a
+        deadline, or for news."""
+        drive = self._drives.get(run_id)
+        return drive is not None and drive.resting
+
     def drain(self, run_id: str) -> None:
         """Let a drive of this run in this engine finish the steps at work, decide nothing new, and
         give the run back."""

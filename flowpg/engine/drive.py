@@ -80,6 +80,11 @@ class RunDrive:
         """Where a drive that has ended left the run."""
         return self._tip
 
+    @property
+    def resting(self) -> bool:
+        """Whether nothing happens until a step settles, a deadline passes, or news come."""
+        return self._bell.waited_on
+
     def poke(self) -> None:
         """Something was appended to the run by someone else: look again soon."""
         self._stale = True
