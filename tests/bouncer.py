@@ -1,5 +1,6 @@
 """A PgBouncer in transaction mode in front of the tests' server, started by the test run itself."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -7,11 +8,16 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from flowpg.postgres.identity import choose_identity
-from tests.servers import PostgresServer, find_pgbouncer, with_database
+from flowpg.testing.servers import PostgresServer, with_database
 from tests.waiting import until
 
 PORT = "6432"
 """Only the name of a unix socket: nothing listens on the network."""
+
+
+def find_pgbouncer() -> str | None:
+    """The pgbouncer program of this machine, if it has one."""
+    return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
 
 class PgBouncer:

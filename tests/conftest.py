@@ -1,6 +1,6 @@
 """What every test may ask for: the server of the run, and databases on it.
 
-The server is chosen once, by ``tests.servers``, and named in the header of the run.
+They are those of the plugin that users have too, under shorter names.
 """
 
 import os
@@ -15,31 +15,22 @@ from flowpg.postgres.binaries import (
     find_binaries,
     inspect_binaries,
 )
-from tests.bouncer import PgBouncer
-from tests.servers import (
-    DEFAULT_DOCKER,
-    Choice,
-    PostgresServer,
-    choose,
-    engine_answers,
-    find_pgbouncer,
-)
+from flowpg.testing.servers import DEFAULT_DOCKER, PostgresServer, engine_answers
+from tests.bouncer import PgBouncer, find_pgbouncer
 
-_CHOICE = pytest.StashKey[Choice]()
+pytest_plugins = ("flowpg.testing.plugin",)  # also where flowpg is not installed
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the server, once."""
-    config.stash[_CHOICE] = choose()
+    """Set what the commands read that tests run."""
     if _wants_pgbouncer():
         # For the commands and examples that tests run as a user would.
         os.environ["FLOWPG_PREPARE"] = "0"
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Say which server was chosen."""
-    through = ", through PgBouncer in transaction mode" if _wants_pgbouncer() else ""
-    return f"PostgreSQL for the tests: {config.stash[_CHOICE].label}{through}"
+def pytest_report_header() -> str | None:
+    """Say what stands between the tests and their server."""
+    return "through PgBouncer in transaction mode" if _wants_pgbouncer() else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -57,11 +48,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def pg_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+def pg_server(flowpg_server: PostgresServer) -> PostgresServer:
     """The server of this run: ``admin_dsn``, ``version``, and databases to be made on it."""
-    server = request.config.stash[_CHOICE].start()
-    yield server
-    server.close()
+    return flowpg_server
 
 
 @pytest.fixture(scope="session")
@@ -76,13 +65,9 @@ def binaries() -> Binaries:
 
 
 @pytest.fixture(scope="session")
-def template_database(pg_server: PostgresServer) -> Iterator[str]:
+def template_database(flowpg_template: str) -> str:
     """The name of a migrated database that nobody connects to, to be copied."""
-    from flowpg.postgres.migrate import upgrade
-
-    with pg_server.database() as name:
-        upgrade(pg_server.dsn_of(name))
-        yield name
+    return flowpg_template
 
 
 @pytest.fixture(scope="session")
@@ -102,10 +87,9 @@ def through_pgbouncer() -> bool:
 
 
 @pytest.fixture
-def database(pg_server: PostgresServer, template_database: str) -> Iterator[str]:
+def database(flowpg_database: str) -> str:
     """The name of a fresh, migrated database of this test's own."""
-    with pg_server.database(template_database) as name:
-        yield name
+    return flowpg_database
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from dataclasses import replace
 from datetime import timedelta
 from threading import get_ident
 from time import monotonic
@@ -260,6 +262,15 @@ class FlowApp:
             if workflow.definition.target is target:
                 return workflow
         raise InvalidArgument(f"app {self.name!r} has no workflow {target.__name__}")
+
+    def for_debugging(self) -> FlowApp:
+        """The same app for replays at a breakpoint: it keeps no coroutine, and a turn may take as
+        long as it likes."""
+        app = copy(self)
+        app.always_replay, app.parked = True, ParkingLot(0)
+        app._rules = replace(self._rules, slow=timedelta(days=1), longest=None)
+        app._overran, app._threads = {}, None
+        return app
 
     # -- FlowRuntime ----------------------------------------------------------------------------
 

@@ -1,12 +1,13 @@
 """What users test their workflows with.
 
 ``WorkflowEnvironment`` runs workflows in memory under a clock that jumps; ``Faults`` and
-``every_fault`` let its process die or its commits get lost.
+``every_fault`` let its process die or its commits get lost. ``replay`` replays a recorded history.
 """
 
 from flowpg.testing.environment import WorkflowEnvironment
 from flowpg.testing.faults import Fault, Faults, every_fault
 from flowpg.testing.mocks import Call
+from flowpg.testing.replaying import replay
 from flowpg.testing.runs import RunWaits, TestedRun
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "TestedRun",
     "WorkflowEnvironment",
     "every_fault",
+    "replay",
 ]

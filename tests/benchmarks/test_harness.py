@@ -19,7 +19,7 @@ from benchmarks.harness.ledger import Ledger, read
 from benchmarks.harness.result import Sample, percentile, ratio
 from benchmarks.harness.server import Server
 from benchmarks.recovery import ran_twice
-from tests.servers import PostgresServer
+from flowpg.testing.servers import PostgresServer
 
 
 def without_packages(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

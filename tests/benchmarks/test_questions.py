@@ -12,7 +12,7 @@ from benchmarks.catalog import QUESTIONS, question
 from benchmarks.contestants import PEERS, contestant
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.server import Server
-from tests.servers import PostgresServer
+from flowpg.testing.servers import PostgresServer
 
 FIELDS = {
     *("name", "unit", "value", "repeats", "spread", "params", "peers", "limit", "more"),

@@ -22,10 +22,10 @@ from flowpg.errors import FlowError
 from flowpg.model.events import STEP_COMPLETED, STEP_STARTED, TERMINAL_TYPES
 from flowpg.replay.projection import project
 from flowpg.store.postgres import PostgresEventStore
+from flowpg.testing.servers import PostgresServer, choose
 from tests.chaos import witness
 from tests.chaos.fleet import LEASE, LOSING_STALL, Journal, Place
 from tests.chaos.load import Load, wrong_end
-from tests.servers import PostgresServer, choose
 
 _APP = "tests.chaos.workload:app"
 _STARTS_EVERY = 0.15

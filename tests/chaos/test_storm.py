@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from flowpg.testing.servers import PostgresServer
 from tests.chaos.fleet import Journal
 from tests.chaos.storm import Report, storm_on, storm_with_restarts
 from tests.chaos.witness import Entry, repeats
-from tests.servers import PostgresServer
 
 SECONDS = "FLOWPG_STORM_SECONDS"
 """Environment variable: how long the weather lasts."""

@@ -10,10 +10,10 @@ from psycopg import sql
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.snapshot import RunStatus
 from flowpg.store.postgres import PostgresEventStore
+from flowpg.testing.servers import PostgresServer
 from tests.engine.support import SPEC, EngineStore, Script, in_order, one_step, short
 from tests.fleet.watching import until_ended
 from tests.proxy import Proxy
-from tests.servers import PostgresServer
 from tests.waiting import until_async
 
 

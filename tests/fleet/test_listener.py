@@ -15,11 +15,11 @@ from flowpg.fleet.worker import FlowWorker
 from flowpg.model.records import StartRequest
 from flowpg.postgres.fleet_verbs import channel, listen_hint
 from flowpg.store.postgres import PostgresEventStore
+from flowpg.testing.servers import PostgresServer
 from tests.bouncer import PgBouncer
 from tests.engine.support import SPEC, EngineStore, Script, echo, one_step
 from tests.fleet.watching import until_ended
 from tests.proxy import Proxy
-from tests.servers import PostgresServer
 from tests.waiting import until_async
 
 SELDOM = timedelta(hours=1)

@@ -10,10 +10,10 @@ from flowpg.errors import InvalidArgument, MigrationFailed, SchemaAhead, SchemaA
 from flowpg.postgres.install import install_fresh
 from flowpg.postgres.migrate import Limits, SchemaState, check, upgrade
 from flowpg.postgres.revisions import sha256
+from flowpg.testing.servers import PostgresServer
 from tests.bouncer import PgBouncer
 from tests.migrations.catalog import describe, without_version_table
 from tests.migrations.support import ledger, next_release, query
-from tests.servers import PostgresServer
 
 ODD_NAMES = [
     "public",

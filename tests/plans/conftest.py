@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from flowpg.postgres.install import install_fresh
-from tests.servers import PostgresServer
+from flowpg.testing.servers import PostgresServer
 
 RUNS = 100_000
 TABLES = "flow_event_log, flow_runs, flow_active_hooks, scheduled_wakeups, flow_tasks"

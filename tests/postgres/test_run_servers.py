@@ -5,9 +5,9 @@ import os
 import psycopg
 import pytest
 
+from flowpg.testing.servers import DEFAULT_IMAGE, Choice, PostgresServer
 from tests.bouncer import PgBouncer
 from tests.postgres.owners import value
-from tests.servers import DEFAULT_IMAGE, Choice, PostgresServer
 
 
 @pytest.mark.containers

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flowpg.postgres.install import install_fresh
-from tests.servers import PostgresServer
+from flowpg.testing.servers import PostgresServer
 from tests.sql.database import Database
 
 

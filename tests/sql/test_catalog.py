@@ -11,7 +11,7 @@ from psycopg import sql
 
 from flowpg.postgres.install import install_fresh, manifest, statements
 from flowpg.resources import sql_root
-from tests.servers import PostgresServer
+from flowpg.testing.servers import PostgresServer
 from tests.sql.database import SPEC, Database
 
 # One-expression helpers that have no SET clause so that they can be inlined. Their bodies were

@@ -10,8 +10,8 @@ import pytest
 from flowpg.store.memory import InMemoryEventStore
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
+from flowpg.testing.servers import PostgresServer
 from tests.clock import DatabaseClock
-from tests.servers import PostgresServer
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ from flowpg.replay.projection import apply_new, project
 from flowpg.store.memory import InMemoryEventStore
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
+from flowpg.testing.servers import PostgresServer
 from tests.clock import DatabaseClock
-from tests.servers import PostgresServer
 from tests.store.conftest import EMPTY
 from tests.store.moves import START, SUBJECTS, TOKENS, durations, next_event, values
 

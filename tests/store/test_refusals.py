@@ -22,7 +22,7 @@ from flowpg.errors import (
 )
 from flowpg.postgres.migrate import upgrade
 from flowpg.store.postgres import PostgresEventStore
-from tests.servers import PostgresServer, with_database
+from flowpg.testing.servers import PostgresServer, with_database
 from tests.store.support import MINUTE, SPEC, request, running, types
 from tests.waiting import until_async
 

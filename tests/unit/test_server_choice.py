@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from flowpg.postgres.binaries import Binaries
-from tests.servers import choose, engine_answers, with_database
+from flowpg.testing.servers import choose, engine_answers, with_database
 
 NOBODY = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 

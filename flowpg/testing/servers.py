@@ -5,11 +5,12 @@ and no directory of programs was named; a throwaway server of our own. No other 
 connected to.
 """
 
+from __future__ import annotations
+
 import contextlib
 import http.client
 import os
 import secrets
-import shutil
 import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -153,11 +154,6 @@ def engine_answers(docker_host: str, timeout: float = 1.0) -> bool:
         return False
     finally:
         connection.close()
-
-
-def find_pgbouncer() -> str | None:
-    """The pgbouncer program of this machine, if it has one."""
-    return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
 
 def _embedded_choice(binaries: Binaries) -> Choice:
