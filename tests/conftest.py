@@ -15,6 +15,7 @@ from flowpg.postgres.binaries import (
     find_binaries,
     inspect_binaries,
 )
+from flowpg.testing.plugin import chosen_server
 from flowpg.testing.servers import DEFAULT_DOCKER, PostgresServer, engine_answers
 from tests.bouncer import PgBouncer, find_pgbouncer
 
@@ -28,9 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["FLOWPG_PREPARE"] = "0"
 
 
-def pytest_report_header() -> str | None:
-    """Say what stands between the tests and their server."""
-    return "through PgBouncer in transaction mode" if _wants_pgbouncer() else None
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which server was chosen, before anything else is said."""
+    through = ", through PgBouncer in transaction mode" if _wants_pgbouncer() else ""
+    return f"PostgreSQL for the tests: {chosen_server(config).label}{through}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _CHOICE = pytest.StashKey["Choice"]()
 
 
-def _choice(config: pytest.Config) -> Choice:
+def chosen_server(config: pytest.Config) -> Choice:
+    """The server of this run, before it is started: its ``label`` says which."""
     if _CHOICE not in config.stash:
         from flowpg.testing.servers import choose
 
@@ -29,20 +30,12 @@ def _choice(config: pytest.Config) -> Choice:
     return config.stash[_CHOICE]
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Say which server the tests had, if any asked for one."""
-    if _CHOICE in config.stash:
-        terminalreporter.write_line(f"PostgreSQL for the tests: {config.stash[_CHOICE].label}")
-
-
 @pytest.fixture(scope="session")
 def flowpg_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """A PostgreSQL for this run: the one that FLOWPG_TEST_DSN names; a container, where a Docker
     engine answers; or a throwaway server, from FLOWPG_TEST_PG_BIN, the extra ``embedded``, or the
     system. Nothing else is ever connected to."""
-    server = _choice(request.config).start()
+    server = chosen_server(request.config).start()
     yield server
     server.close()
 
