@@ -1109,6 +1109,9 @@ CREATE INDEX flow_tasks_ready_idx
     ON flow_tasks (queue, priority, runtime_build, available_at, task_id)
     WHERE lease_owner IS NULL;
 -- Leases: to find the expired ones, and to count the live ones.
+-- Whoever looks a lease up by run or task asks whether lease_expires_at is there, which says the
+-- same: lease_owner would let this index in, and a plan made while nothing was leased would walk all
+-- leases for each one.
 CREATE INDEX flow_tasks_leased_idx ON flow_tasks (queue, lease_expires_at, task_id)
     WHERE lease_owner IS NOT NULL;
 
@@ -3496,16 +3499,18 @@ BEGIN
                             SELECT o.task_id, o.wakes
                               FROM flow_tasks AS o
                              WHERE o.run_id = g.run_id AND o.kind = 'drive_run'
-                               AND o.epoch = g.epoch AND o.lease_owner IS NOT NULL
+                               AND o.epoch = g.epoch AND o.lease_expires_at IS NOT NULL
                              LIMIT 1) AS f
                      WHERE f.wakes = g.wakes OR flow_is_terminal(
                             (SELECT r.status FROM flow_runs AS r WHERE r.run_id = g.run_id))))
           RETURNING t.run_id
     )
     SELECT coalesce(array_agg(d.run_id), '{}') INTO v_gone FROM gone AS d;
+    -- not plainly IS NOT NULL: the index of all blocked runs is not where to look these up
     UPDATE flow_runs AS r
        SET blocked_reason = NULL
-     WHERE r.run_id = ANY (v_gone) AND r.blocked_reason IS NOT NULL AND r.dead_letter_id IS NULL;
+     WHERE r.run_id = ANY (v_gone) AND (r.blocked_reason || '') IS NOT NULL
+       AND r.dead_letter_id IS NULL;
     RETURN QUERY
     SELECT g.run_id,
            g.run_id = ANY (v_gone)
@@ -6701,7 +6706,7 @@ BEGIN
                 SELECT t.task_id
                   FROM flow_tasks AS t
                  WHERE t.run_id = l.run_id AND t.kind = 'drive_run'
-                   AND t.epoch = l.epoch AND t.lease_owner IS NOT NULL
+                   AND t.epoch = l.epoch AND t.lease_expires_at IS NOT NULL
                    FOR UPDATE SKIP LOCKED) AS o
     )
     UPDATE flow_tasks AS t
@@ -6714,7 +6719,7 @@ BEGIN
                 SELECT t.task_id
                   FROM flow_tasks AS t
                  WHERE t.task_id = l.task_id AND t.kind <> 'drive_run'
-                   AND t.epoch = l.epoch AND t.lease_owner IS NOT NULL
+                   AND t.epoch = l.epoch AND t.lease_expires_at IS NOT NULL
                    FOR UPDATE SKIP LOCKED) AS o
     )
     UPDATE flow_tasks AS t
@@ -6788,7 +6793,7 @@ BEGIN
        SET lease_owner = NULL, lease_expires_at = NULL,
            available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0')
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run' AND t.epoch = p_epoch
-       AND t.lease_owner IS NOT NULL
+       AND t.lease_expires_at IS NOT NULL
     RETURNING t.queue INTO v_queue;
     IF NOT FOUND THEN
         RETURN false;
@@ -7092,7 +7097,7 @@ BEGIN
            SET lease_owner = NULL, lease_expires_at = NULL,
                available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0'),
                attempts = greatest(t.attempts - 1, 0)
-         WHERE t.task_id = ANY (v_mine) AND t.lease_owner IS NOT NULL
+         WHERE t.task_id = ANY (v_mine) AND t.lease_expires_at IS NOT NULL
            AND t.epoch = v_epochs[array_position(v_tasks, t.task_id)]
         RETURNING t.task_id, t.queue
     )
@@ -7206,7 +7211,7 @@ BEGIN
          WHERE t.task_id = p_task_id AND t.kind = 'drive_run'));
     PERFORM FROM flow_tasks AS t
       WHERE t.task_id = p_task_id
-        AND (p_epoch IS NULL OR (t.epoch = p_epoch AND t.lease_owner IS NOT NULL))
+        AND (p_epoch IS NULL OR (t.epoch = p_epoch AND t.lease_expires_at IS NOT NULL))
         FOR UPDATE;
     IF FOUND THEN
         SELECT b.dead_letter_id INTO v_letter

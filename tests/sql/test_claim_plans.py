@@ -63,3 +63,20 @@ def test_a_claim_reads_no_payload_before_it_hands_it_over(db: Database) -> None:
     assert buffers(db, f"SELECT * FROM flow_heartbeat('{leases}', '1 minute')") < 400
     db.rows("SELECT flow_release_tasks(%s)", leases)
     assert buffers(db, "SELECT * FROM flow_requeue_expired()") < 400
+
+
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan", "force_custom_plan"])
+def test_a_lease_is_looked_up_by_itself_also_by_a_plan_from_before_there_were_any(
+    db: Database, mode: str
+) -> None:
+    """The index of leases looks like the better one to a planner that knows of none."""
+    start(db, *(f"r{number}" for number in range(300)))
+    db.rows("VACUUM ANALYZE")
+    db.rows("SELECT set_config('plan_cache_mode', %s, false)", mode)
+    leases = [{"run_id": task["run_id"], "epoch": task["epoch"]} for task in claim(db, 300)]
+    assert len(leases) == 300
+    beat = f"SELECT * FROM flow_heartbeat('{json.dumps(leases)}', '1 minute')"
+    assert buffers(db, beat, rows=300) < 12_000
+    ends = [{**lease, "release": 1, "events": []} for lease in leases[:100]]
+    end = f"SELECT * FROM flow_append_many('{json.dumps(ends)}') WHERE released"
+    assert buffers(db, end, rows=100) < 4_000

@@ -21,7 +21,7 @@ BEGIN
          WHERE t.task_id = p_task_id AND t.kind = 'drive_run'));
     PERFORM FROM flow_tasks AS t
       WHERE t.task_id = p_task_id
-        AND (p_epoch IS NULL OR (t.epoch = p_epoch AND t.lease_owner IS NOT NULL))
+        AND (p_epoch IS NULL OR (t.epoch = p_epoch AND t.lease_expires_at IS NOT NULL))
         FOR UPDATE;
     IF FOUND THEN
         SELECT b.dead_letter_id INTO v_letter

@@ -19,7 +19,7 @@ BEGIN
        SET lease_owner = NULL, lease_expires_at = NULL,
            available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0')
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run' AND t.epoch = p_epoch
-       AND t.lease_owner IS NOT NULL
+       AND t.lease_expires_at IS NOT NULL
     RETURNING t.queue INTO v_queue;
     IF NOT FOUND THEN
         RETURN false;

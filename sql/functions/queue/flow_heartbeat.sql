@@ -43,7 +43,7 @@ BEGIN
                 SELECT t.task_id
                   FROM flow_tasks AS t
                  WHERE t.run_id = l.run_id AND t.kind = 'drive_run'
-                   AND t.epoch = l.epoch AND t.lease_owner IS NOT NULL
+                   AND t.epoch = l.epoch AND t.lease_expires_at IS NOT NULL
                    FOR UPDATE SKIP LOCKED) AS o
     )
     UPDATE flow_tasks AS t
@@ -56,7 +56,7 @@ BEGIN
                 SELECT t.task_id
                   FROM flow_tasks AS t
                  WHERE t.task_id = l.task_id AND t.kind <> 'drive_run'
-                   AND t.epoch = l.epoch AND t.lease_owner IS NOT NULL
+                   AND t.epoch = l.epoch AND t.lease_expires_at IS NOT NULL
                    FOR UPDATE SKIP LOCKED) AS o
     )
     UPDATE flow_tasks AS t

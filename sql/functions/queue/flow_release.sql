@@ -32,16 +32,18 @@ BEGIN
                             SELECT o.task_id, o.wakes
                               FROM flow_tasks AS o
                              WHERE o.run_id = g.run_id AND o.kind = 'drive_run'
-                               AND o.epoch = g.epoch AND o.lease_owner IS NOT NULL
+                               AND o.epoch = g.epoch AND o.lease_expires_at IS NOT NULL
                              LIMIT 1) AS f
                      WHERE f.wakes = g.wakes OR flow_is_terminal(
                             (SELECT r.status FROM flow_runs AS r WHERE r.run_id = g.run_id))))
           RETURNING t.run_id
     )
     SELECT coalesce(array_agg(d.run_id), '{}') INTO v_gone FROM gone AS d;
+    -- not plainly IS NOT NULL: the index of all blocked runs is not where to look these up
     UPDATE flow_runs AS r
        SET blocked_reason = NULL
-     WHERE r.run_id = ANY (v_gone) AND r.blocked_reason IS NOT NULL AND r.dead_letter_id IS NULL;
+     WHERE r.run_id = ANY (v_gone) AND (r.blocked_reason || '') IS NOT NULL
+       AND r.dead_letter_id IS NULL;
     RETURN QUERY
     SELECT g.run_id,
            g.run_id = ANY (v_gone)

@@ -42,7 +42,7 @@ BEGIN
            SET lease_owner = NULL, lease_expires_at = NULL,
                available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0'),
                attempts = greatest(t.attempts - 1, 0)
-         WHERE t.task_id = ANY (v_mine) AND t.lease_owner IS NOT NULL
+         WHERE t.task_id = ANY (v_mine) AND t.lease_expires_at IS NOT NULL
            AND t.epoch = v_epochs[array_position(v_tasks, t.task_id)]
         RETURNING t.task_id, t.queue
     )
