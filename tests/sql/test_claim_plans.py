@@ -76,7 +76,7 @@ def test_a_lease_is_looked_up_by_itself_also_by_a_plan_from_before_there_were_an
     leases = [{"run_id": task["run_id"], "epoch": task["epoch"]} for task in claim(db, 300)]
     assert len(leases) == 300
     beat = f"SELECT * FROM flow_heartbeat('{json.dumps(leases)}', '1 minute')"
-    assert buffers(db, beat, rows=300) < 12_000
+    assert buffers(db, beat, rows=300) < 10_500
     ends = [{**lease, "release": 1, "events": []} for lease in leases[:100]]
     end = f"SELECT * FROM flow_append_many('{json.dumps(ends)}') WHERE released"
-    assert buffers(db, end, rows=100) < 4_000
+    assert buffers(db, end, rows=100) < 2_000
