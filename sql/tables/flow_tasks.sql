@@ -55,8 +55,8 @@ CREATE INDEX flow_tasks_ready_idx
     WHERE lease_owner IS NULL;
 -- Leases: to find the expired ones, and to count the live ones.
 -- Whoever looks a lease up by run or task asks whether lease_expires_at is there, which says the
--- same: lease_owner would let this index in, and a plan made while nothing was leased would walk all
--- leases for each one.
+-- same: lease_owner would let this index in, and a plan made while nothing was leased would walk
+-- all leases for each one.
 CREATE INDEX flow_tasks_leased_idx ON flow_tasks (queue, lease_expires_at, task_id)
     WHERE lease_owner IS NOT NULL;
 
