@@ -178,9 +178,7 @@ class RunCalls:
         """Set attributes of the run; see ``flowpg.authoring.set_attributes``."""
         check_attributes(changes)
         after = merged(self.attributes, changes)
-        position = self.loop.next_position()
         if equal(after, self.attributes):
             return
         self.attributes = after
-        call = operation_id("attributes", position)
-        self.ledger.add(AttributesOperation(call, calling_site(), copied(changes)))
+        self.ledger.add(AttributesOperation(calling_site(), copied(changes)))

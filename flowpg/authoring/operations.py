@@ -280,8 +280,8 @@ class AttributesOperation(Note):
 
     __slots__ = ("attributes",)
 
-    def __init__(self, id: str, site: Site, attributes: dict[str, Any]) -> None:
-        super().__init__(id, "attributes", site)
+    def __init__(self, site: Site, attributes: dict[str, Any]) -> None:
+        super().__init__("attributes", "attributes", site)
         self.attributes = attributes
 
     def command(self) -> SetAttributes:

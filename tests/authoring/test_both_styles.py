@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from flowpg.authoring import FlowApp, Retry, hook, progress, step_context
+from flowpg.authoring import (
+    FlowApp,
+    Retry,
+    hook,
+    patched,
+    progress,
+    set_attributes,
+    step_context,
+)
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model.commands import Decision
 from flowpg.model.events import FlowEventEnvelope
@@ -134,6 +142,122 @@ async def test_both_styles_write_the_same_history(always_replay: bool) -> None:
 
     assert list(map(comparable, as_asyncio)) == list(map(comparable, by_hand))
     assert by_hand[-1].data == {"output": {"entry": "L-7", "ok": True}}
+
+
+def racing_as_asyncio(always_replay: bool) -> FlowApp:
+    """Races, a patch and attributes, as a person writes them."""
+    app = FlowApp("racing", always_replay=always_replay)
+
+    @app.step
+    async def load(id: str) -> dict[str, Any]:
+        return _load(id)
+
+    @app.step
+    async def never(id: str) -> None:
+        await asyncio.Event().wait()
+
+    @app.workflow
+    async def approve(id: str) -> Any:
+        set_attributes(invoice=id)
+        async with asyncio.timeout(60):
+            invoice = await load(id)
+        if patched("ask"):
+            try:
+                async with asyncio.timeout(5):
+                    await hook("approval", token=f"approve {id}")
+            except TimeoutError:
+                set_attributes(late=True)
+        try:
+            async with asyncio.timeout(3):
+                await never(id)
+        except TimeoutError:
+            pass
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            return invoice["cents"]
+
+    return app
+
+
+class RacingByHand:
+    """The same program against the protocol."""
+
+    def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
+        ctx = invocation.context()
+        invoice = ctx.input["id"]
+        retry = Retry().continue_workflow_on_failure()
+        if not ctx.step_completed("load#2"):
+            timeout = ctx.sleep("sleep#1", timedelta(seconds=60))
+            load = ctx.schedule_step("load#2", "load", {"id": invoice}, retry)
+            fresh = ctx.set_attributes({"invoice": invoice})
+            return (timeout, load) if ctx.attributes else (fresh, timeout, load)
+        deadline = ctx.sleep("sleep#3", timedelta(seconds=5))
+        ask = ctx.create_hook("approval", f"approve {invoice}")
+        if not ctx.patched("ask"):
+            return ctx.cancel_wait("sleep#1"), ctx.record_patch("ask"), deadline, ask
+        if not ctx.wait_completed("sleep#3"):
+            return deadline, ask
+        limit = ctx.sleep("sleep#4", timedelta(seconds=3))
+        never = ctx.schedule_step("never#5", "never", {"id": invoice}, retry)
+        if "late" not in ctx.attributes:
+            late = ctx.set_attributes({"late": True})
+            return ctx.dispose_hook("approval"), late, limit, never
+        if not ctx.wait_completed("sleep#4"):
+            return limit, never
+        if ctx.cancellation_request() is None:
+            closing = (ctx.cancel_step("never#5"),) if not ctx.step_cancelled("never#5") else ()
+            return (*closing, ctx.sleep("sleep#6", timedelta(seconds=1000)))
+        return ctx.complete(ctx.step_output("load#2")["cents"], despite_cancellation=True)
+
+    async def run_step(self, step: StepInvocation) -> Any:
+        if step.step_name == "load":
+            return _load(**step.input)
+        return await asyncio.Event().wait()
+
+
+async def racing_history(runtime: Any) -> list[FlowEventEnvelope]:
+    """The history of that program, asked to cancel in its last wait."""
+    store = InMemoryEventStore(clock=lambda: START)
+    engine = FlowEngine(store, runtime)
+    spec = WorkflowSpec.python("approve")
+    driving: asyncio.Task[Any]
+    driving = asyncio.create_task(engine.start_with_id(RUN_ID, spec, {"id": "7"}))
+    while True:
+        await asyncio.sleep(0)
+        if driving.done():
+            driving.result()
+            if (await engine.run_info(RUN_ID)).status.terminal:
+                break
+        elif not await store.list_run_ids():
+            continue
+        waits = {w.subject_id for w in await store.list_open_suspensions(run_id=RUN_ID)}
+        if "sleep#6" in waits and driving.done():
+            await engine.request_cancellation(RUN_ID, "enough")
+        elif waits & {"sleep#3", "sleep#4"}:
+            store.advance(timedelta(seconds=5))
+            await store.resume_due_waits()
+            engine.poke(RUN_ID)
+            if driving.done():
+                driving = asyncio.create_task(engine.drive(RUN_ID))
+    history = await engine.history(RUN_ID)
+    await engine.close()
+    return history
+
+
+@pytest.mark.parametrize("always_replay", [False, True])
+async def test_both_styles_close_what_lost_and_mark_runs_alike(always_replay: bool) -> None:
+    by_hand = await racing_history(RacingByHand())
+    as_asyncio = await racing_history(racing_as_asyncio(always_replay))
+
+    def comparable(event: FlowEventEnvelope) -> Any:
+        return event.sequence, event.recorded_at, event.type, event.data
+
+    assert list(map(comparable, as_asyncio)) == list(map(comparable, by_hand))
+    assert by_hand[-1].data == {"output": 500}
+    assert {"wait_cancelled", "hook_disposed", "step_cancelled", "patch_recorded"} < {
+        event.type for event in by_hand
+    }
 
 
 async def test_a_run_may_move_from_one_style_to_the_other() -> None:

@@ -12,7 +12,16 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowpg.authoring import FlowApp, Retry, hook, now, progress, uuid4
+from flowpg.authoring import (
+    FlowApp,
+    Retry,
+    hook,
+    now,
+    patched,
+    progress,
+    set_attributes,
+    uuid4,
+)
 from flowpg.model.commands import Cancel, Complete, Fail
 from flowpg.model.operations import WorkflowProgress
 from flowpg.model.records import Append, AppendResult
@@ -37,7 +46,10 @@ def _node(kind: str, parts: Any) -> st.SearchStrategy[Node]:
 
 
 LEAVES = st.one_of(
-    *(_node(kind, st.just(())) for kind in ("step", "sleep", "fail", "yield", "hook", "note"))
+    *(
+        _node(kind, st.just(()))
+        for kind in ("step", "sleep", "fail", "yield", "hook", "note", "patch")
+    )
 )
 PROGRAMS = st.recursive(
     LEAVES,
@@ -48,7 +60,7 @@ PROGRAMS = st.recursive(
         ),
         *(
             _node(kind, st.tuples(inner))
-            for kind in ("timeout", "wait_for", "cleanup", "lock", "shield", "caught")
+            for kind in ("timeout", "wait_for", "cleanup", "lock", "shield", "caught", "stubborn")
         ),
     ),
     max_leaves=12,
@@ -91,6 +103,9 @@ def build(program: Node) -> Any:
                     case "note":
                         progress(n)
                         return str(uuid4())
+                    case "patch":
+                        set_attributes({f"n{n}": len(seen)})
+                        return patched(f"p{n}")
                     case "hook":
                         number += 1
                         async with asyncio.timeout(3):
@@ -139,6 +154,11 @@ def build(program: Node) -> Any:
                             return await part(parts[0])
                         finally:
                             seen.append(await work(n))
+                    case "stubborn":
+                        try:
+                            return await part(parts[0])
+                        except asyncio.CancelledError as error:
+                            return f"cancelled {error}"
                     case "caught":
                         try:
                             return await part(parts[0])
