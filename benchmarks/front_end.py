@@ -65,6 +65,7 @@ async def _measure(
     dsn: str, steps: int, runs: int, rounds: int
 ) -> list[tuple[str, dict[str, float]]]:
     answers = []
+    programs = {style: _written(style) for style in STYLES}
     for name in ("postgres", "instant"):
         store: FlowEventStore = InstantStore.make()
         if name == "postgres":
@@ -73,8 +74,8 @@ async def _measure(
             best = dict.fromkeys(STYLES, float("inf"))
             for turn in range(rounds):
                 for style in STYLES:
-                    # An engine of its own each time: nothing of a round before is in memory.
-                    took = await _round(store, style, f"{style}-{turn}", steps, runs)
+                    mark = f"{style}-{turn}"
+                    took = await _round(store, programs[style], mark, steps, runs)
                     best[style] = min(best[style], took)
             answers.append((name, best))
         finally:
@@ -82,8 +83,10 @@ async def _measure(
     return answers
 
 
-async def _round(store: FlowEventStore, style: str, mark: str, steps: int, runs: int) -> float:
-    runtime, start = _written(style)
+async def _round(
+    store: FlowEventStore, program: tuple[FlowRuntime, Start], mark: str, steps: int, runs: int
+) -> float:
+    runtime, start = program
     engine = FlowEngine.builder(runtime).with_store(store).build()
     await store.start_many([start(f"{mark}-{number}", steps) for number in range(runs)])
     leases = await store.claim_runs("default", runs, mark, timedelta(minutes=5))

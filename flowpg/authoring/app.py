@@ -333,20 +333,23 @@ class FlowApp:
         here = not definition.blocking or turns.thread == get_ident()
         if turns.definition is definition and here and turns.continues(invocation.history):
             return turns
+        self.parked.saw(invocation.run_id, turns.consumed, False)
         turns.forget()
         return None
 
     def _advance(self, turns: RunTurns, invocation: WorkflowInvocation) -> Decision:
         keep = False
         hazards.watch()
+        before = turns.consumed
+        # A coroutine that is kept has seen what it was given, and nothing need be noted of it.
+        seen = before or self.parked.seen(invocation.run_id)
         try:
-            seen = self.parked.seen(invocation.run_id)
             if self.always_replay:
                 with hazards.profiled(turns.turn):
                     decision = turns.advance(invocation, seen)
             else:
                 decision = turns.advance(invocation, seen)
-            self.parked.saw(invocation.run_id, turns.consumed, turns.ending.final)
+            before = turns.consumed
             keep = not (self.always_replay or turns.ending.final)
         except TurnTooLong as error:
             if len(self._overran) < _MAX_OVERRAN:
@@ -356,6 +359,7 @@ class FlowApp:
             if keep:
                 self.parked.park(turns)
             else:
+                self.parked.saw(invocation.run_id, before, turns.ending.final)
                 turns.forget()
         return decision
 

@@ -74,6 +74,8 @@ def _scalar(
 ) -> Plan:
     """``write`` None: the value is its own JSON. ``also`` are types that are taken as well."""
     accepted = (kind, *also)
+    # JSON's own kinds need no look at what they could stand for.
+    native = kind if kind in (str, int, float, bool) else None
 
     def encode(value: Any) -> Any:
         found = type(value)
@@ -84,6 +86,8 @@ def _scalar(
         raise _expected(kind, value)
 
     def decode(value: Any) -> Any:
+        if type(value) is native:
+            return value
         if tags.is_tagged(value):
             value = tags.decode(value)
             if isinstance(value, accepted):

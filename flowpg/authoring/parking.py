@@ -43,6 +43,7 @@ class ParkingLot:
             while len(self._parked) > self._places:
                 surplus.append(self._parked.popitem(last=False)[1])
         for item in surplus:
+            self.saw(item.run_id, item.consumed, False)
             item.forget()
 
     def seen(self, run_id: str) -> int:
@@ -52,16 +53,19 @@ class ParkingLot:
     def saw(self, run_id: str, sequence: int, ended: bool) -> None:
         """Workflow code has seen the run up to ``sequence``."""
         with self._lock:
-            self._seen.pop(run_id, None)
+            before = self._seen.pop(run_id, 0)
             if not ended:
-                self._seen[run_id] = sequence
+                self._seen[run_id] = max(before, sequence)
             while len(self._seen) > _SEEN_PER_PLACE * max(self._places, 64):
                 self._seen.popitem(last=False)
 
     def clear(self) -> None:
         """Put every coroutine aside."""
         with self._lock:
+            known = [(turns.run_id, turns.consumed) for turns in self._parked.values()]
             _put_aside(self._parked)
+        for run_id, sequence in known:
+            self.saw(run_id, sequence, False)
 
 
 def _put_aside(parked: OrderedDict[str, RunTurns]) -> None:

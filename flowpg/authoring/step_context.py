@@ -93,13 +93,15 @@ def step_key(run_id: str, step_id: str) -> str:
     return digest.hexdigest()
 
 
-current_step: ContextVar[StepContext | None] = ContextVar("flowpg_step", default=None)
-"""The step whose code is running, None outside one. Threads of a step see it too."""
+current_step: ContextVar[tuple[StepInvocation, CodecChain] | None] = ContextVar(
+    "flowpg_step", default=None
+)
+"""Of what the context of the step at work is made, None outside one. Threads of it see it too."""
 
 
 def step_context() -> StepContext:
     """The context of the step whose code calls this. OutsideStep anywhere else."""
-    context = current_step.get()
-    if context is None:
+    found = current_step.get()
+    if found is None:
         raise OutsideStep("step_context()")
-    return context
+    return StepContext.of(*found)

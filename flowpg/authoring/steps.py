@@ -20,7 +20,7 @@ from flowpg.authoring.codec import FunctionCodec
 from flowpg.authoring.failures import failure_body
 from flowpg.authoring.loop import RunLoop
 from flowpg.authoring.sites import Site, calling_site
-from flowpg.authoring.step_context import StepContext, current_step
+from flowpg.authoring.step_context import current_step
 from flowpg.authoring.strands import wait, waiting_allowed
 from flowpg.authoring.transactional import (
     needs_connection,
@@ -265,7 +265,7 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
 
     Raises the error in its stored form; CancelledError and EngineFault as they are.
     """
-    token = current_step.set(StepContext.of(invocation, step.codecs))
+    token = current_step.set((invocation, step.codecs))
     try:
         args, kwargs = step.codec.decode_arguments(invocation.input)
         if isinstance(step, AsyncStep):
@@ -284,7 +284,7 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
                 raise result.error
             if step.transaction is not None:
                 return result
-        if inspect.isawaitable(result):
+        if type(result) not in _PLAIN and inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
             raise SerializationError(
@@ -301,6 +301,10 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
     finally:
         current_step.reset(token)
     return shape
+
+
+# What most steps return; of anything else it has to be asked whether it is to be awaited.
+_PLAIN = frozenset({type(None), bool, int, float, str, list, dict})
 
 
 class _Stopped(NamedTuple):

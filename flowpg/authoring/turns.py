@@ -72,6 +72,7 @@ class RunTurns(RunCalls):
         # Events of the latest turn: they were folded before they were stored, so another process
         # or a conflict may have put others in their place.
         self._unconfirmed: list[FlowEventEnvelope] = []
+        self._goes_on = False  # the driver went on from the latest decision of this coroutine
 
     # -- the decision ---------------------------------------------------------------------------
 
@@ -79,7 +80,8 @@ class RunTurns(RunCalls):
         """Whether ``history`` begins with everything this coroutine has seen."""
         if len(history) < self.consumed:
             return False
-        return self._same_tip(history) or all(
+        self._goes_on = self._same_tip(history)
+        return self._goes_on or all(
             event.type == history[event.sequence - 1].type
             and jsontext.equal(event.data, history[event.sequence - 1].data)
             for event in self._unconfirmed
@@ -92,7 +94,7 @@ class RunTurns(RunCalls):
         Raises NonDeterministic, UndecodablePayload or WorkflowStuck.
         """
         history = invocation.history
-        goes_on = self._same_tip(history)
+        goes_on, self._goes_on = self._goes_on, False
         self.snapshot = invocation.snapshot
         new = history[self.consumed :]
         self.decided = max(self.decided, last_decision(new))

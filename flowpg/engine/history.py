@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import overload
+from typing import Any, overload
 from uuid import UUID
 
 from flowpg.model.events import FlowEventEnvelope, NewEvent
@@ -91,7 +91,7 @@ class RunHistory(Sequence[FlowEventEnvelope]):
         made, run_id = self._made, self._run_id
         for event in events:
             sequence = len(made) + 1
-            made.append(_Driven(run_id, sequence, "", recorded_at, event.type, data=event.data))
+            made.append(_Driven(run_id, sequence, recorded_at, event.type, event.data))
 
 
 class _Driven(FlowEventEnvelope):
@@ -99,6 +99,17 @@ class _Driven(FlowEventEnvelope):
     and it costs as much as folding the event."""
 
     __slots__ = ()
+
+    def __init__(
+        self, run_id: str, sequence: int, recorded_at: datetime, type: str, data: dict[str, Any]
+    ) -> None:
+        self.run_id = run_id
+        self.sequence = sequence
+        self.recorded_at = recorded_at
+        self.type = type
+        self.schema_version = None
+        self._payload = self._timestamp = None
+        self._data = data
 
     @property
     def event_id(self) -> str:
