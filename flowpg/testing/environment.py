@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from flowpg.authoring.app import FlowApp
-from flowpg.authoring.workflows import Workflow
+from flowpg.authoring.workflows import WorkflowBase
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import InvalidArgument, StoreUnavailable
 from flowpg.model.records import StartRequest
@@ -101,14 +101,14 @@ class WorkflowEnvironment:
     # -- runs -----------------------------------------------------------------------------------
 
     async def start(
-        self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: WorkflowBase[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> TestedRun[R]:
         """Start a run of ``workflow`` with these arguments, under an id made up here."""
         run_id = f"{workflow.name}-{next(self._names)}"
         return await self._start(workflow.spec, workflow.input(*args, **kwargs), run_id, workflow)
 
     async def start_with_id(
-        self, run_id: str, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+        self, run_id: str, workflow: WorkflowBase[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> TestedRun[R]:
         """Start a run under this id."""
         return await self._start(workflow.spec, workflow.input(*args, **kwargs), run_id, workflow)
@@ -121,7 +121,7 @@ class WorkflowEnvironment:
         return await self._start(spec, input, run_id, None)
 
     async def _start(
-        self, spec: WorkflowSpec, input: Any, run_id: str, workflow: Workflow[..., Any] | None
+        self, spec: WorkflowSpec, input: Any, run_id: str, workflow: WorkflowBase[..., Any] | None
     ) -> TestedRun[Any]:
         await self._store.start(StartRequest(spec, input, run_id))
         self.drive(run_id)

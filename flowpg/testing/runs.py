@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flowpg.authoring import tags
-from flowpg.authoring.workflows import Workflow
+from flowpg.authoring.workflows import WorkflowBase
 from flowpg.errors import FlowError, InvalidArgument
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.snapshot import WorkflowRunSnapshot
@@ -32,7 +32,7 @@ class TestedRun(Generic[R]):
     __test__ = False  # for pytest: not a class of tests
 
     def __init__(
-        self, env: WorkflowEnvironment, run_id: str, workflow: Workflow[..., R] | None
+        self, env: WorkflowEnvironment, run_id: str, workflow: WorkflowBase[..., R] | None
     ) -> None:
         self._env = env
         self._workflow = workflow

@@ -273,3 +273,37 @@ def test_history_is_append_only_even_for_its_owner(db: Database, statement: str)
         db.rows(statement)
     assert caught.value.sqlstate == "WF009"
     assert db.types("r") == ["run_created", "run_started"]
+
+
+def test_attributes_of_one_insert_are_merged_in_order_and_null_takes_one_away(
+    db: Database,
+) -> None:
+    begin(db)
+    for number, changes in enumerate(({"a": 1, "b": "ü"}, {"b": None, "c": True}), 3):
+        insert(db, "r", number, "run_attributes_set", payload={"attributes": changes})
+    assert db.value("SELECT attributes FROM flow_run_info('r')") == {"a": 1, "c": True}
+    events = [{"a": 2}, {"a": None}, {"c": None}]
+    appended = [{"type": "run_attributes_set", "payload": {"attributes": e}} for e in events]
+    assert db.append({"run_id": "r", "events": appended})[0]["outcome"] == "appended"
+    assert db.value("SELECT attributes FROM flow_list_runs()") is None
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, {"attributes": None}, {"attributes": [1]}, {"attributes": {"a": "secret\x00"}}]
+)
+def test_attributes_that_a_column_cannot_hold_are_refused(db: Database, payload: Any) -> None:
+    begin(db)
+    error = refused(db, "r", 3, "run_attributes_set", payload=payload)
+    assert error.sqlstate == "WF009"
+    assert db.value("SELECT attributes FROM flow_runs") is None
+
+
+def test_a_cancelled_wait_leaves_no_wakeup_and_the_run_goes_on(db: Database) -> None:
+    begin(db)
+    resume_at = "2030-01-01T00:00:00Z"
+    insert(db, "r", 3, "wait_created", "w", resume_at, {"wait_id": "w", "resume_at": resume_at})
+    assert db.value("SELECT status FROM flow_runs") == "suspended"
+    insert(db, "r", 4, "wait_cancelled", "w", payload={"wait_id": "w"})
+    assert db.value("SELECT count(*) FROM scheduled_wakeups") == 0
+    assert db.value("SELECT status FROM flow_runs") == "running"
+    assert db.rows("SELECT applied FROM flow_resume_wait('r', 'w')") == [{"applied": False}]
