@@ -31,6 +31,10 @@ EXPECTED: dict[str, Any] = {
         "history": ["flow.run.created", "flow.run.started", "flow.hook.created"],
     },
     "durable_asyncio": "bought from Oak for 306 cents",
+    "plain_workflow": (
+        ["piano: 500 g", "book: 400 g", "tea: 300 g"],
+        {"parcels": 3, "grams": 1200},
+    ),
     "transactional_step": {"left": 200, "second": "ada does not have 800 cents"},
     "step_timeouts": {"attempt": 2, "began_at": 3, "oracle": "no answer"},
     "durability": {"between": "suspended", "end": "completed"},
