@@ -2,9 +2,11 @@
 
 import asyncio
 import sys
+from typing import Any
 
 from flowpg.model.snapshot import RunStatus, StepStatus
-from tests.engine.support import EngineStore, Script, echo, short
+from flowpg.replay.runtime import StepInvocation
+from tests.engine.support import EngineStore, Script, short
 from tests.engine.victim import workflow
 from tests.waiting import until_async
 
@@ -28,7 +30,13 @@ async def test_another_process_ends_the_run_of_one_that_was_killed_in_a_step(
         victim.kill()
         await victim.wait()
 
-    runtime = Script(workflow, {"work": echo})
+    said: dict[str, Any] = {}
+
+    def work(step: StepInvocation) -> Any:
+        said[step.step_id] = step.heartbeat_details
+        return step.input
+
+    runtime = Script(workflow, {"work": work})
     heir = await postgres_only.engine(runtime)
     # Its lease has not run out yet, so nobody may go on.
     assert (await heir.drive("r")).status is RunStatus.RUNNING
@@ -36,5 +44,7 @@ async def test_another_process_ends_the_run_of_one_that_was_killed_in_a_step(
     postgres_only.leases_run_out()
     assert (await heir.drive("r")).output == ["first", "fast", "stuck"]
     assert runtime.calls == [("stuck", 1)]
+    # What the dead process said of its step is known to the one that begins it again.
+    assert said == {"stuck": 7}
     history = short(await heir.history("r"))
     assert len(history) == len(set(history)) == 12

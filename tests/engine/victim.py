@@ -29,6 +29,7 @@ def workflow(ctx: WorkflowContext) -> Decision:
 async def work(step: StepInvocation) -> Any:
     """Return the input, but for the step in which this process ends."""
     if step.input == "stuck":
+        await step.heartbeat(7)
         print("stuck", flush=True)
         await asyncio.Event().wait()
     return step.input
