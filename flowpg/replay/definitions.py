@@ -44,8 +44,8 @@ def new_step(command: StepCommand, now: datetime) -> NewEvent:
         f'"input":{text},"retry":{retry_text}}}',
     )
     if command.timeouts:
-        limits = event.data["timeouts"] = command.timeouts.wire()
-        event.text = f'{event.payload()[:-1]},"timeouts":{jsontext.encode(limits)}}}'
+        spans = event.data["timeouts"] = command.timeouts.wire()
+        event.text = f'{event.payload()[:-1]},"timeouts":{jsontext.encode(spans)}}}'
     return event
 
 

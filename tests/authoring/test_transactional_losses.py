@@ -24,6 +24,10 @@ from tests.engine.support import EngineStore
 __all__ = ["ledger"]
 
 
+# Of the server process itself: a pooler gives its clients another number.
+PID = "SELECT pg_backend_pid()"
+
+
 class Cut:
     """Breaks the connection of the first transaction at its commit: after the server has carried
     that out, or before it hears of it."""
@@ -118,13 +122,14 @@ async def test_a_connection_that_breaks_under_the_step_costs_no_attempt(
     async def dying(connection: psycopg.AsyncConnection[Any], value: int) -> int:
         calls.append(value)
         if len(calls) == 1:
-            ledger.execute(kill, (connection.info.backend_pid,))
+            cursor = await connection.execute(PID)
+            ledger.execute(kill, await cursor.fetchone())
         return await psycopg_async(connection, value)
 
     def dying_sync(connection: psycopg.Connection[Any], value: int) -> int:
         calls.append(value)
         if len(calls) == 1:
-            ledger.execute(kill, (connection.info.backend_pid,))
+            ledger.execute(kill, connection.execute(PID).fetchone())
         return psycopg_sync(connection, value)
 
     app = application(dying if asynchronous else dying_sync, retry=RetryPolicy.none())
