@@ -24,7 +24,7 @@ from flowpg.model.records import StartRequest
 from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.runtime import FlowRuntime
 from flowpg.store.memory import InMemoryEventStore
-from flowpg.testing.faults import Faults, ProcessDied
+from flowpg.testing.faults import Mishap, ProcessDied
 from flowpg.testing.mocks import _NOTHING as _REAL
 from flowpg.testing.mocks import Call, StandIn, StepRef, make_mock, step_name
 from flowpg.testing.runs import TestedRun
@@ -45,7 +45,8 @@ class WorkflowEnvironment:
     ``runtime`` is a FlowApp or a hand-written FlowRuntime. ``start_time`` is what the clock shows
     at first; it stands still until it is let jump. ``always_replay`` replays a workflow from its
     history at every turn, which finds code that does not replay. ``faults`` are what the process is
-    to suffer, see ``flowpg.testing.faults``.
+    to suffer, see ``flowpg.testing.faults``. A ``ticking`` clock shows a millisecond more whenever
+    the engine looks at it, which finds code that takes a moment for another.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class WorkflowEnvironment:
         *,
         start_time: datetime = EPOCH,
         always_replay: bool = False,
-        faults: Faults | None = None,
+        faults: Mishap | None = None,
+        ticking: bool = False,
     ) -> None:
         if start_time.tzinfo is None:
             raise InvalidArgument("start_time needs a time zone, such as UTC")
@@ -67,7 +69,8 @@ class WorkflowEnvironment:
         self._steps.sleep = self._sleep
         self._faults = faults
         self._now = start_time
-        self._store = InMemoryEventStore(clock=lambda: self._now)
+        self._tick = timedelta(milliseconds=1 if ticking else 0)
+        self._store = InMemoryEventStore(clock=self._look)
         self._engine = self._new_engine()
         self._drives: dict[str, asyncio.Task[Any]] = {}
         self._errors: dict[str, BaseException] = {}
@@ -232,6 +235,10 @@ class WorkflowEnvironment:
         return self._errors.pop(run_id, None)
 
     # -- helpers --------------------------------------------------------------------------------
+
+    def _look(self) -> datetime:
+        self._now += self._tick
+        return self._now
 
     def _new_engine(self) -> FlowEngine:
         store: Any = self._store if self._faults is None else self._faults.wrap(self._store)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from flowpg.errors import StoreUnavailable
+from flowpg.model.operations import WorkflowProgress
+from flowpg.model.records import Append, AppendResult
+from flowpg.replay.projection import project
 from flowpg.store.protocol import FlowEventStore
 
 WRITES = frozenset({"append", "acquire_run", "give_back", "release_run"})
@@ -28,6 +32,18 @@ class Fault(StrEnum):
     """The database is unavailable for a moment, and nothing was stored."""
     REPLY_LOST = "reply lost"
     """It was stored, and the answer never came."""
+
+
+class Mishap(Protocol):
+    """What befalls the process of an environment."""
+
+    def wrap(self, store: FlowEventStore) -> FlowEventStore:
+        """The store as that process sees it."""
+        ...
+
+    def reborn(self) -> None:
+        """Another process takes over."""
+        ...
 
 
 class Faults:
@@ -97,6 +113,55 @@ class _Faulty:
             return result
 
         return call
+
+
+class Interference:
+    """Between a decision and its append someone else may be first: with a report, an answer, or now
+    and then a request to cancel. What happens where is settled by ``seed``."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+
+    def wrap(self, store: FlowEventStore) -> FlowEventStore:
+        """``store`` with others at work on it."""
+        return cast("FlowEventStore", _Shared(store, self._interfere))
+
+    def reborn(self) -> None:
+        """Nobody dies of it."""
+
+    async def _interfere(self, store: FlowEventStore, append: Append) -> None:
+        run_id = append.run_id
+        if not append.events or self._chance.random() >= 0.4:
+            return
+        run = project(run_id, (await store.load_runs([run_id]))[run_id].history)
+        if run.terminal:
+            return
+        what = self._chance.randrange(8)
+        if what < 4 and run.open.hooks:
+            hook_id = self._chance.choice(list(run.open.hooks))
+            await store.resume_hook(run_id, hook_id, "first")
+        elif what == 7 and run.cancellation is None and self._chance.random() < 0.2:
+            await store.request_cancellation(run_id, "now")
+        else:
+            report = WorkflowProgress(progress_id=f"outside {run.last_sequence}", completed=1)
+            await store.record_progress(run_id, report)
+
+
+class _Shared:
+    def __init__(
+        self,
+        inner: FlowEventStore,
+        before_append: Callable[[FlowEventStore, Append], Awaitable[None]],
+    ) -> None:
+        self._inner = inner
+        self._before_append = before_append
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def append(self, append: Append) -> AppendResult:
+        await self._before_append(self._inner, append)
+        return await self._inner.append(append)
 
 
 async def every_fault(*kinds: Fault, most: int = 200) -> AsyncIterator[Faults]:
