@@ -184,7 +184,7 @@ async def check_program(program: Program, happening: Sequence[str] = (), seed: i
     replayed = await _played(program, happening, always_replay=True)
     assert _lines(kept) == _lines(replayed), "the history depends on whether the run was replayed"
     histories = [kept]
-    mishaps = [
+    mishaps: list[tuple[Mishap, bool]] = [
         (Interference(seed), False),
         (Interference(seed), True),
         (Faults(1 + seed % 12, Fault.DIES_AFTER), False),

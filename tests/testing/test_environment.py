@@ -114,7 +114,9 @@ async def test_a_step_that_takes_virtual_time_races_a_durable_timeout(
     async with WorkflowEnvironment(shop.app) as env:
         env.mock(charge, returns=PAID, takes=timedelta(minutes=minutes))
         run = await env.start(impatient, "order-1")
+        start = env.now
         assert await run.result() == result
+        assert env.now - start == timedelta(minutes=min(minutes, 60))
 
 
 async def test_a_run_that_waits_for_an_answer_says_for_which() -> None:
