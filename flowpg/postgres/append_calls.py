@@ -129,6 +129,11 @@ def append_text(append: Append) -> str:
 
 
 _BUNDLED = {STEP_CREATED: '["c",', STEP_STARTED: '["s",', STEP_COMPLETED: '["d",'}
+_SHORT = {
+    STEP_CREATED: ('["C",', ',"retry":{"max_attempts":3,"delay_ms":0}}'),
+    STEP_STARTED: ('["S",', ',"attempt":1}'),
+}
+"""Letters that stand for a type and for the usual end of its payload."""
 _MAX_BUNDLED = 8192
 """Characters of a payload that may share a row with others: who reads one reads all."""
 
@@ -142,7 +147,12 @@ def _bundle_item(head: str, event: NewEvent) -> str | None:
     quoted = _quoted_ids.get(subject) or _quoted_id(subject, event.type)
     if event.due_in is not None or event.due_at is not None:
         return None
-    return f"{head}{payload}]" if payload.startswith(f'{{"step_id":{quoted}') else None
+    if not payload.startswith(f'{{"step_id":{quoted}'):
+        return None
+    short = _SHORT.get(event.type)
+    if short is not None and payload.endswith(short[1]):
+        return f"{short[0]}{payload[: -len(short[1])]}}}]"
+    return f"{head}{payload}]"
 
 
 # The ids of steps and waits come back again and again, in one run and in all runs of a workflow.

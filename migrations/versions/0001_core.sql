@@ -645,8 +645,9 @@ COMMENT ON FUNCTION flow_event_id(text, bigint) IS 'The id of an event whose wri
 -- Bundles: step events that stand together in one append, stored as one row of flow_event_log.
 --   flow_unbundle(bundle, last, count)   the events of a bundle, numbered up to last
 -- An item is [letter, payload]: c for step_created, s for step_started, d for step_completed; the
--- payload begins with the subject, as step_id, and keeps its text. What flow_json_is_hard says yes
--- to is never bundled: it could not be taken apart.
+-- payload begins with the subject, as step_id, and keeps its text. C is a step_created, and S a
+-- step_started, whose payload ends with the usual policy or with attempt 1: that is left out.
+-- What flow_json_is_hard says yes to is never bundled: it could not be taken apart.
 -- Arguments: as named. Locks: none. SQLSTATEs: none. Callers: internal, and the view flow_events.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_unbundle(p_bundle json, p_last bigint, p_count integer)
@@ -654,14 +655,21 @@ RETURNS TABLE (sequence bigint, event_type text, subject_id text, payload json)
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
     SELECT p_last - p_count + i.n,
-           CASE i.item ->> 0
+           CASE lower(i.letter)
                WHEN 'd' THEN 'step_completed'
                WHEN 'c' THEN 'step_created'
                WHEN 's' THEN 'step_started'
            END,
-           i.item -> 1 ->> 'step_id',
-           i.item -> 1
-      FROM json_array_elements(p_bundle) WITH ORDINALITY AS i (item, n);
+           i.payload ->> 'step_id',
+           CASE i.letter
+               WHEN 'C' THEN (left(i.payload::text, -1)
+                              || ',"retry":{"max_attempts":3,"delay_ms":0}}')::json
+               WHEN 'S' THEN (left(i.payload::text, -1) || ',"attempt":1}')::json
+               ELSE i.payload
+           END
+      FROM (SELECT a.n, a.item ->> 0 AS letter, a.item -> 1 AS payload
+              FROM json_array_elements(p_bundle) WITH ORDINALITY AS a (item, n)
+            OFFSET 0) AS i;
 END;
 
 REVOKE EXECUTE ON FUNCTION flow_unbundle(json, bigint, integer) FROM PUBLIC;
@@ -2453,8 +2461,9 @@ BEGIN
                WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
                WHEN c.flags & 16 <> 0 OR r.status = 'cancelling' THEN 'cancelling'
                WHEN r.status = 'pending' AND c.flags & 128 = 0 THEN 'pending'
-               -- a running run has nothing open, so only a new opening can suspend it
-               WHEN (r.status <> 'running' OR c.flags & 6 <> 0)
+               -- a run that is running or has not started has nothing open, so only a new opening
+               -- can suspend it
+               WHEN (r.status NOT IN ('running', 'pending') OR c.flags & 6 <> 0)
                     AND flow_has_suspension(r.run_id) THEN 'suspended'
                ELSE 'running'
            END,
@@ -2992,7 +3001,7 @@ BEGIN
          CROSS JOIN LATERAL (
             SELECT count(*)::integer AS steps,
                    bool_and(i.item::text LIKE '["_",{"step\_id":"_%}]'
-                            AND substr(i.item::text, 3, 1) IN ('d', 'c', 's')
+                            AND substr(i.item::text, 3, 1) IN ('d', 'c', 's', 'C', 'S')
                             AND substr(i.item::text, 18, 1) NOT IN ('"', ' ')) AS is_fine
               FROM json_array_elements(x.steps) AS i (item)
             ) AS b

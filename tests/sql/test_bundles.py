@@ -75,6 +75,22 @@ def test_pages_and_loads_may_begin_and_end_inside_a_bundle(db: Database) -> None
     assert CREATED in db.value("SELECT events FROM flow_load_runs('{r}')")
 
 
+def test_the_usual_end_of_a_payload_comes_back_where_it_was_left_out(db: Database) -> None:
+    db.start("r")
+    send(db, steps='[["C",{"step_id":"b","input":{"a":1.0}}],["S",{"step_id":"b"}]]')
+    texts = db.rows(
+        "SELECT event_type, payload::text AS text FROM flow_events WHERE sequence > 2 ORDER BY 1"
+    )
+    assert [tuple(row.values()) for row in texts] == [
+        (
+            "step_created",
+            '{"step_id":"b","input":{"a":1.0},"retry":{"max_attempts":3,"delay_ms":0}}',
+        ),
+        ("step_started", '{"step_id":"b","attempt":1}'),
+    ]
+    assert '"attempt":1}' in db.value("SELECT events FROM flow_load_runs('{r}')")
+
+
 def test_a_bundle_stands_where_the_element_says(db: Database) -> None:
     steps = '[["c",{"step_id":"b"}],["s",{"step_id":"b"}]]'
     around = '[{"type":"wait_completed","subject":"w"},{"type":"run_progress_recorded"}]'

@@ -60,8 +60,13 @@ def long_way(event: NewEvent) -> dict[str, Any]:
 def spread(element: dict[str, Any]) -> dict[str, Any]:
     """The element with its bundle among its events, as the database reads it."""
     kinds = {"c": "step_created", "s": "step_started", "d": "step_completed"}
+    ends = {"C": {"retry": {"max_attempts": 3, "delay_ms": 0}}, "S": {"attempt": 1}}
     steps = [
-        {"type": kinds[letter], "subject": data["step_id"], "payload": data}
+        {
+            "type": kinds[letter.lower()],
+            "subject": data["step_id"],
+            "payload": {**data, **ends.get(letter, {})},
+        }
         for letter, data in element.pop("steps", ())
     ]
     before, found = element.pop("before", 0), element.get("events", [])
@@ -84,6 +89,21 @@ def test_every_event_is_written_as_what_it_is(name: str) -> None:
     assert append_text(Append("r", every_event(name))) == append_text(Append("r", new))
 
 
+def test_the_usual_end_of_a_payload_is_left_out_of_a_bundle() -> None:
+    usual = [
+        events.step_created("b", "work", {"retry": None}, {"max_attempts": 3, "delay_ms": 0}),
+        events.step_started("b", 1),
+    ]
+    text = append_text(Append("r", usual))
+    assert text.endswith(
+        '"steps":[["C",{"step_id":"b","step_name":"work","input":{"retry":null}}],'
+        '["S",{"step_id":"b"}]]}'
+    )
+    assert spread(json.loads(text))["events"] == [*map(long_way, usual)]
+    for other in (events.step_started("b", 11), events.step_started("b", 2)):
+        assert '["s",' in append_text(Append("r", [other]))
+
+
 def test_step_events_that_stand_together_are_a_bundle() -> None:
     done, made, started = (
         events.step_completed("a", 1),
@@ -91,7 +111,7 @@ def test_step_events_that_stand_together_are_a_bundle() -> None:
         events.step_started("b", 1),
     )
     step = json.loads(append_text(Append("r", [done, made, started])))
-    assert [letter for letter, _ in step["steps"]] == ["d", "c", "s"]
+    assert [letter for letter, _ in step["steps"]] == ["d", "c", "S"]
     assert "events" not in step
     assert "before" not in step
     first = json.loads(append_text(Append("r", [events.run_started(), made, started])))

@@ -42,7 +42,7 @@ BEGIN
          CROSS JOIN LATERAL (
             SELECT count(*)::integer AS steps,
                    bool_and(i.item::text LIKE '["_",{"step\_id":"_%}]'
-                            AND substr(i.item::text, 3, 1) IN ('d', 'c', 's')
+                            AND substr(i.item::text, 3, 1) IN ('d', 'c', 's', 'C', 'S')
                             AND substr(i.item::text, 18, 1) NOT IN ('"', ' ')) AS is_fine
               FROM json_array_elements(x.steps) AS i (item)
             ) AS b

@@ -20,8 +20,9 @@ BEGIN
                WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
                WHEN c.flags & 16 <> 0 OR r.status = 'cancelling' THEN 'cancelling'
                WHEN r.status = 'pending' AND c.flags & 128 = 0 THEN 'pending'
-               -- a running run has nothing open, so only a new opening can suspend it
-               WHEN (r.status <> 'running' OR c.flags & 6 <> 0)
+               -- a run that is running or has not started has nothing open, so only a new opening
+               -- can suspend it
+               WHEN (r.status NOT IN ('running', 'pending') OR c.flags & 6 <> 0)
                     AND flow_has_suspension(r.run_id) THEN 'suspended'
                ELSE 'running'
            END,
