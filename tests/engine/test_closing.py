@@ -58,15 +58,15 @@ async def test_one_unreadable_history_leaves_the_snapshots_of_the_others(
     good = [await engine.start(SPEC) for _ in range(2)]
     broken = await engine.start(SPEC)
     with psycopg.connect(direct_dsn, autocommit=True) as connection:
-        connection.execute("ALTER TABLE flowpg.flow_events DISABLE TRIGGER USER")
+        connection.execute("ALTER TABLE flowpg.flow_event_log DISABLE TRIGGER USER")
         if what == "a payload":
             connection.execute(
-                "UPDATE flowpg.flow_events SET payload = '[1]' WHERE run_id = %s AND sequence = 1",
+                "UPDATE flowpg.flow_event_log SET payload = '[1]' WHERE run_id = %s AND sequence = 1",
                 (broken,),
             )
         else:
             connection.execute(
-                "DELETE FROM flowpg.flow_events WHERE run_id = %s AND sequence = 1", (broken,)
+                "DELETE FROM flowpg.flow_event_log WHERE run_id = %s AND sequence = 1", (broken,)
             )
     snapshots = await engine.list_snapshots()
     assert [snapshot.run_id for snapshot in snapshots] == sorted(good)

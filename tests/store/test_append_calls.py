@@ -60,7 +60,10 @@ def long_way(event: NewEvent) -> dict[str, Any]:
 def spread(element: dict[str, Any]) -> dict[str, Any]:
     """The element with its bundle among its events, as the database reads it."""
     kinds = {"c": "step_created", "s": "step_started", "d": "step_completed"}
-    ends = {"C": {"retry": {"max_attempts": 3, "delay_ms": 0}}, "S": {"attempt": 1}}
+    ends: dict[str, dict[str, Any]] = {
+        "C": {"retry": {"max_attempts": 3, "delay_ms": 0}},
+        "S": {"attempt": 1},
+    }
     steps = [
         {
             "type": kinds[letter.lower()],
