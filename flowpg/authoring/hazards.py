@@ -34,6 +34,7 @@ from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from flowpg.authoring.errors import NotDurable
+from flowpg.authoring.strands import waiting_allowed
 from flowpg.authoring.watchdog import Turn, turn_of_this_thread
 
 logger = logging.getLogger("flowpg.hazards")
@@ -50,7 +51,7 @@ NOW = "use flowpg.authoring.now() or time_ns(), the time of the history"
 CHANCE = "use flowpg.authoring.random(), the same in every replay"
 SECRET = "make secrets in a step; flowpg.authoring.random() can be guessed"
 IDS = "use flowpg.authoring.uuid4() or uuid7(), the same in every replay"
-SLEEP = "use `await asyncio.sleep(...)`, a durable timer"
+SLEEP = "use `await asyncio.sleep(...)`, or flowpg.sync.sleep(...): durable timers"
 SETTINGS = "pass it as an argument, or read it in a step"
 IN_STEP = "do it in a step (@app.step) and await that"
 THREADS = "use asyncio tasks, or a step that is a plain function"
@@ -196,7 +197,8 @@ def _within_turn(frame: FrameType) -> bool:
         if outer.f_code.co_filename.startswith(_ALLOWED):
             return False
         outer = outer.f_back
-    return False
+    # A workflow that is a plain function has a stack of its own, which ends with it.
+    return waiting_allowed()
 
 
 _TURN_CODE = Turn.run.__code__

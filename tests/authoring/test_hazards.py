@@ -176,6 +176,31 @@ async def test_what_can_be_repeated_is_no_hazard(
     assert [record for record in caplog.records if record.name == "flowpg.hazards"] == []
 
 
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_workflow_that_is_a_plain_function_is_watched_too(
+    strict: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = FlowApp("plain", always_replay=True, strict=strict)
+
+    @app.step
+    def work() -> float:
+        return time.time()
+
+    @app.workflow
+    def main() -> None:
+        work()
+        time.time()
+
+    engine = FlowEngine.in_memory(app)
+    if strict:
+        with pytest.raises(NotDurable, match=r"time.time\(\) \(test_hazards.py:"):
+            await engine.start(main.spec, {})
+    else:
+        await engine.start(main.spec, {})
+        [found] = [r.getMessage() for r in caplog.records if r.name == "flowpg.hazards"]
+        assert "workflow 'main' calls time.time()" in found
+
+
 async def test_what_a_helper_does_itself_is_no_hazard(caplog: pytest.LogCaptureFixture) -> None:
     app = FlowApp("helpers", always_replay=True, strict=True)
 
