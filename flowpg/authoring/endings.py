@@ -1,9 +1,10 @@
 """How a run ends, once its workflow has returned, raised, or was cancelled.
 
 As with ``asyncio.run``, tasks that are still at work are then cancelled and may clean up, durable
-calls included; asynchronous generators are closed. A run completes only when every step it started
-has settled, because a step's outcome belongs to the run; a run that fails or is cancelled does not
-wait for them.
+calls included; asynchronous generators are closed. What those tasks waited for is given up with
+them and closed beside the end. A run completes only when every other step that it started has
+settled, because a step's outcome belongs to the run; a run that fails or is cancelled does not wait
+for them.
 
 A run that was asked to cancel ends as its workflow says: cancelled if that lets the cancellation
 pass, completed if it catches it and returns, or had returned before it saw the request.

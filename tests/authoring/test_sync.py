@@ -2,9 +2,13 @@
 
 import asyncio
 import contextlib
+import contextvars
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,10 +118,12 @@ async def test_functions_run_beside_each_other() -> None:
             found: list[Any] = sync.gather(lambda: twice("a"), lambda: twice("b"))
             return [*found, background.result()]
 
-    played = await both(build)
-    assert played.result == [["a1", "a2"], ["b1", "b2"], ["c1", "c2"]]
-    created = [e.data["input"]["x"] for e in played.history if e.type == "step_created"]
-    assert sorted(created[:3]) == ["a1", "b1", "c1"]
+    for always_replay in (False, True):
+        # Steps that run side by side in threads end in any order.
+        played = await play(stage(build, always_replay=always_replay))
+        assert played.result == [["a1", "a2"], ["b1", "b2"], ["c1", "c2"]]
+        created = [e.data["input"]["x"] for e in played.history if e.type == "step_created"]
+        assert sorted(created[:3]) == ["a1", "b1", "c1"]
 
 
 async def test_a_spawned_function_is_waited_for_and_its_error_raised() -> None:
@@ -221,6 +227,58 @@ async def test_helpers_are_the_same_and_calls_elsewhere_say_so() -> None:
     for call in elsewhere:
         with pytest.raises(OutsideWorkflow, match=r"sync\.\w+\(\) was called outside"):
             call()
+
+
+async def test_a_function_and_what_it_spawns_have_contexts_as_tasks_do() -> None:
+    variable = contextvars.ContextVar("variable", default="outside")
+
+    def build(app: FlowApp) -> None:
+        work = plain_steps(app)
+
+        @app.workflow
+        def main() -> list[str]:
+            seen = [variable.get()]
+            variable.set("main")
+            work(1)
+            seen.append(variable.get())
+
+            def child() -> None:
+                seen.append(variable.get())
+                variable.set("child")
+                sync.sleep(1)
+                seen.append(variable.get())
+
+            task = sync.spawn(child)
+            task.result()
+            return [*seen, variable.get()]
+
+    assert (await both(build)).result == ["outside", "main", "main", "child", "main"]
+    assert variable.get() == "outside"
+
+
+def test_a_process_that_ends_runs_no_cleanup_of_runs_that_wait(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import asyncio\n"
+        "from flowpg import FlowApp, FlowEngine, sync\n"
+        "app = FlowApp('x')\n"
+        "@app.workflow\n"
+        "def main() -> None:\n"
+        "    try:\n"
+        "        sync.sleep(100)\n"
+        "    finally:\n"
+        "        print('finally')\n"
+        "async def go():\n"
+        "    engine = FlowEngine.in_memory(app)\n"
+        "    await main.start(engine)\n"
+        "    print(len(app.parked))\n"
+        "    await engine.close()\n"
+        "asyncio.run(go())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
 
 
 async def test_a_generator_is_no_workflow() -> None:
