@@ -61,7 +61,8 @@ async def test_one_unreadable_history_leaves_the_snapshots_of_the_others(
         connection.execute("ALTER TABLE flowpg.flow_event_log DISABLE TRIGGER USER")
         if what == "a payload":
             connection.execute(
-                "UPDATE flowpg.flow_event_log SET payload = '[1]' WHERE run_id = %s AND sequence = 1",
+                "UPDATE flowpg.flow_event_log SET payload = '[1]'"
+                " WHERE run_id = %s AND sequence = 1",
                 (broken,),
             )
         else:
