@@ -5144,10 +5144,12 @@ COMMENT ON FUNCTION flow_dispose_expired_hooks(timestamptz, integer, text)
 -- Arguments: p_worker_id, unique to the process; p_build it runs; p_host, p_pid; p_queues;
 --   p_workflows and p_steps it knows, null for all; p_slots, p_running; p_every; p_builds whose
 --   runs it drives, null for all; p_accept_unpinned, whether it drives runs of no build.
+-- The first beat of a worker makes the runs claimable that rest because nobody knew their step.
 -- No lease depends on it: it is what operators and waiting_for read. Workers that missed their
 --   beats for a day are forgotten by the next beat of any, and so is who waited for a run an hour
 --   ago.
--- Locks: rows of flow_workers. SQLSTATEs: WF010. Callers: worker; flow_live_workers: all.
+-- Locks: rows of flow_workers; queue rows, only when free. SQLSTATEs: WF010.
+-- Callers: worker; flow_live_workers: all.
 CREATE FUNCTION flow_worker_beat(
     p_worker_id text, p_build text, p_host text, p_pid integer, p_queues text[],
     p_workflows text[], p_steps text[], p_slots integer, p_running integer,
@@ -5159,12 +5161,14 @@ SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_now timestamptz := flow_now();
+    v_known boolean;
 BEGIN
     IF coalesce(btrim(p_worker_id), '') = '' THEN
         PERFORM flow_raise_argument('p_worker_id', 'it is blank');
     ELSIF p_every IS NULL OR p_every <= '0' THEN
         PERFORM flow_raise_argument('p_every', 'it must be longer than nothing');
     END IF;
+    v_known := EXISTS (SELECT FROM flow_workers AS w WHERE w.worker_id = p_worker_id);
     INSERT INTO flow_workers AS w (worker_id, runtime_build, builds, accepts_unpinned, host, pid,
         queues, workflows, steps, slots, running, started_at, last_beat, beat_every)
     VALUES (p_worker_id, p_build, p_builds, coalesce(p_accept_unpinned, true),
@@ -5176,6 +5180,23 @@ BEGIN
            pid = excluded.pid, queues = excluded.queues, workflows = excluded.workflows,
            steps = excluded.steps, slots = excluded.slots, running = excluded.running,
            last_beat = excluded.last_beat, beat_every = excluded.beat_every;
+    IF NOT v_known AND p_steps IS NOT NULL THEN
+        -- what was waiting for a step that this worker knows need not rest any longer
+        UPDATE flow_tasks AS t
+           SET available_at = v_now
+          FROM (SELECT o.task_id
+                  FROM (SELECT r.run_id FROM flow_runs AS r
+                         WHERE r.blocked_reason IS NOT NULL
+                           AND flow_missing_step(r.blocked_reason) = ANY (p_steps)
+                         LIMIT 1000) AS b
+                 CROSS JOIN LATERAL (
+                        SELECT f.task_id FROM flow_tasks AS f
+                         WHERE f.run_id = b.run_id AND f.kind = 'drive_run'
+                           AND f.queue = ANY (p_queues) AND f.lease_owner IS NULL
+                           AND f.available_at > v_now
+                           FOR UPDATE SKIP LOCKED) AS o) AS due
+         WHERE t.task_id = due.task_id;
+    END IF;
     DELETE FROM flow_workers AS w
           USING (SELECT f.worker_id FROM flow_workers AS f
                   WHERE f.last_beat < v_now - interval '1 day' FOR UPDATE SKIP LOCKED) AS old
@@ -5234,7 +5255,8 @@ COMMENT ON FUNCTION flow_live_workers() IS 'The workers that did not miss three 
 -- Arguments: p_run_id; p_queue, p_workflow, p_build, p_status, p_dead_letter_id as in flow_runs.
 -- Returns null when the run has ended, has nothing to do now, is at work, or is a dead letter (then
 --   blocked_reason says so); else: its queue is paused, or no live worker serves its queue, its
---   build or its workflow. Runs that a live worker will take get null as well.
+--   build, its workflow or the step that the worker who tried it last did not know. Runs that a
+--   live worker will take get null as well.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_waiting_for(
     p_run_id text, p_queue text, p_workflow text, p_build text, p_status text,
@@ -5246,15 +5268,23 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := flow_now();
+    v_task record;
+    v_step text;
     v_workers record;
 BEGIN
     IF flow_is_terminal(p_status) OR p_dead_letter_id IS NOT NULL THEN
         RETURN NULL;
     END IF;
-    PERFORM FROM flow_tasks AS t
-      WHERE t.run_id = p_run_id AND t.kind = 'drive_run' AND t.available_at <= v_now
-        AND (t.lease_owner IS NULL OR t.lease_expires_at <= v_now);
+    SELECT t.available_at INTO v_task
+      FROM flow_tasks AS t
+     WHERE t.run_id = p_run_id AND t.kind = 'drive_run'
+       AND (t.lease_owner IS NULL OR t.lease_expires_at <= v_now);
     IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    SELECT flow_missing_step(r.blocked_reason) INTO v_step
+      FROM flow_runs AS r WHERE r.run_id = p_run_id;
+    IF v_step IS NULL AND v_task.available_at > v_now THEN
         RETURN NULL;
     END IF;
     PERFORM FROM flow_queues AS q WHERE q.queue = p_queue AND q.paused;
@@ -5265,11 +5295,16 @@ BEGIN
            count(*) FILTER (WHERE flow_worker_admits(w, p_build)) AS admit,
            count(*) FILTER (WHERE w.workflows IS NULL OR p_workflow = ANY (w.workflows)) AS know,
            count(*) FILTER (WHERE flow_worker_admits(w, p_build)
-               AND (w.workflows IS NULL OR p_workflow = ANY (w.workflows))) AS fit
+               AND (w.workflows IS NULL OR p_workflow = ANY (w.workflows))) AS fit,
+           count(*) FILTER (WHERE flow_worker_admits(w, p_build)
+               AND (w.workflows IS NULL OR p_workflow = ANY (w.workflows))
+               AND v_step = ANY (w.steps)) AS step
       INTO v_workers
       FROM flow_workers AS w
      WHERE w.last_beat > v_now - 3 * w.beat_every AND p_queue = ANY (w.queues);
     RETURN CASE
+        WHEN v_workers.fit > 0 AND v_workers.step = 0 AND v_step IS NOT NULL
+            THEN format('no worker for step %s', v_step)
         WHEN v_workers.fit > 0 THEN NULL
         WHEN v_workers.serve = 0 THEN format('no worker for queue %s', p_queue)
         WHEN v_workers.know = 0 THEN format('no worker for workflow %s', p_workflow)
@@ -5286,10 +5321,21 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN p_build IS NULL THEN (p_worker).accepts_unpinned
             ELSE (p_worker).builds IS NULL OR p_build = ANY ((p_worker).builds) END;
 
+-- The step that a worker did not know, from why a run is blocked; null if that is not why.
+CREATE FUNCTION flow_missing_step(p_blocked_reason text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path FROM CURRENT
+AS $$
+    SELECT (regexp_match(p_blocked_reason,
+        '^UnknownStep: no step named ([''"])(.*)\1 is registered here$'))[2]
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_missing_step(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_waiting_for(text, text, text, text, text, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_worker_admits(flow_workers, text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_waiting_for(text, text, text, text, text, bigint)
     IS 'Why nobody takes a run that has work to do.';
+COMMENT ON FUNCTION flow_missing_step(text) IS 'The step that a worker did not know.';
 COMMENT ON FUNCTION flow_worker_admits(flow_workers, text)
     IS 'Whether a worker drives runs of a build.';
 
@@ -7714,7 +7760,8 @@ AS $$
        AND NOT EXISTS (SELECT FROM verbs AS v WHERE v.name = p.proname)
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
             'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
-            'flow_raise_not_found', 'flow_time_text', 'flow_unbundle', 'flow_waiting_for',
+            'flow_raise_not_found', 'flow_time_text', 'flow_missing_step', 'flow_unbundle',
+            'flow_waiting_for',
             'flow_worker_admits'))
     UNION ALL
     SELECT t.capability, 'table', t.name, t.privileges

@@ -57,7 +57,8 @@ AS $$
        AND NOT EXISTS (SELECT FROM verbs AS v WHERE v.name = p.proname)
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
             'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
-            'flow_raise_not_found', 'flow_time_text', 'flow_unbundle', 'flow_waiting_for',
+            'flow_raise_not_found', 'flow_time_text', 'flow_missing_step', 'flow_unbundle',
+            'flow_waiting_for',
             'flow_worker_admits'))
     UNION ALL
     SELECT t.capability, 'table', t.name, t.privileges

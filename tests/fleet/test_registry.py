@@ -5,13 +5,15 @@ import os
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
+from flowpg.errors import UnknownStep
 from flowpg.fleet.services import Surroundings
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.spec import WorkflowSpec
-from flowpg.postgres.fleet_verbs import WorkerRow, live_workers
+from flowpg.postgres.fleet_verbs import WorkerRow, live_workers, worker_beat
 from flowpg.store.postgres import PostgresEventStore
 from tests.engine.support import LEASE, SPEC, EngineStore, Script, echo, one_step, short
 from tests.fleet.apps import Quick
@@ -154,3 +156,42 @@ def test_a_runtime_names_its_workflows_as_any_collection_of_names_or_specs(said:
     runtime = Quick()
     runtime.workflows = said  # type: ignore[attr-defined]
     assert known(runtime, "workflows") == ("a",)
+
+
+async def test_a_run_whose_step_no_live_worker_knows_says_so_until_one_appears(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    def unknown(step: Any) -> Any:
+        raise UnknownStep(step.step_name)
+
+    without = Named("order")
+    without.steps = {"other": unknown, "work": unknown}
+    runtime = Named("order")
+    client = await postgres_only.engine(None)
+    run_id = await client.start(SPEC)
+
+    def waiting_for() -> str | None:
+        with psycopg.connect(direct_dsn) as connection:
+            row = connection.execute(
+                "SELECT waiting_for FROM flowpg.flow_run_info(%s)", (run_id,)
+            ).fetchone()
+        assert row is not None
+        reason: str | None = row[0]
+        return reason
+
+    def row(worker_id: str, *steps: str) -> WorkerRow:
+        queues, about = ("default",), (None, None, True, ("order",))
+        return WorkerRow(worker_id, "host", 1, queues, *about, steps, slots=1, running=0)
+
+    store = client.store
+    assert isinstance(store, PostgresEventStore)
+    await store.call(worker_beat(row("w1", "other"), timedelta(minutes=1)))
+    assert await FlowWorker(await postgres_only.engine(without)).run_until_idle() == 1
+    assert waiting_for() == "no worker for step work"
+    assert "no step named 'work'" in str((await client.run_info(run_id)).blocked_reason)
+    heir = FlowWorker(await postgres_only.engine(runtime))
+    assert await heir.run_until_idle() == 0, "it rests for a while"
+    await store.call(worker_beat(row("w2", "other", "work"), timedelta(minutes=1)))
+    assert waiting_for() is None
+    assert await heir.run_until_idle() == 1, "at once, now that somebody knows the step"
+    assert (await client.run_info(run_id)).status is RunStatus.COMPLETED

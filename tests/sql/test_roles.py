@@ -89,6 +89,8 @@ SELECT flow_terminate_for_timeout('c2', now());
 SELECT flow_terminate_for_host_shutdown('c2');
 SELECT flow_enqueue_task('dispose_hook', '{"hook_id":"h"}', p_run_id => 'r');
 SELECT flow_channel();
+SELECT flow_ended_channel();
+SELECT flow_await_run('c1');
 SELECT flow_set_run_priority('r', 1::smallint, 'k');
 SELECT flow_uuid7()
 """

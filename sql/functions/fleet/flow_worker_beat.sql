@@ -5,10 +5,12 @@
 -- Arguments: p_worker_id, unique to the process; p_build it runs; p_host, p_pid; p_queues;
 --   p_workflows and p_steps it knows, null for all; p_slots, p_running; p_every; p_builds whose
 --   runs it drives, null for all; p_accept_unpinned, whether it drives runs of no build.
+-- The first beat of a worker makes the runs claimable that rest because nobody knew their step.
 -- No lease depends on it: it is what operators and waiting_for read. Workers that missed their
 --   beats for a day are forgotten by the next beat of any, and so is who waited for a run an hour
 --   ago.
--- Locks: rows of flow_workers. SQLSTATEs: WF010. Callers: worker; flow_live_workers: all.
+-- Locks: rows of flow_workers; queue rows, only when free. SQLSTATEs: WF010.
+-- Callers: worker; flow_live_workers: all.
 CREATE FUNCTION flow_worker_beat(
     p_worker_id text, p_build text, p_host text, p_pid integer, p_queues text[],
     p_workflows text[], p_steps text[], p_slots integer, p_running integer,
@@ -20,12 +22,14 @@ SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_now timestamptz := flow_now();
+    v_known boolean;
 BEGIN
     IF coalesce(btrim(p_worker_id), '') = '' THEN
         PERFORM flow_raise_argument('p_worker_id', 'it is blank');
     ELSIF p_every IS NULL OR p_every <= '0' THEN
         PERFORM flow_raise_argument('p_every', 'it must be longer than nothing');
     END IF;
+    v_known := EXISTS (SELECT FROM flow_workers AS w WHERE w.worker_id = p_worker_id);
     INSERT INTO flow_workers AS w (worker_id, runtime_build, builds, accepts_unpinned, host, pid,
         queues, workflows, steps, slots, running, started_at, last_beat, beat_every)
     VALUES (p_worker_id, p_build, p_builds, coalesce(p_accept_unpinned, true),
@@ -37,6 +41,23 @@ BEGIN
            pid = excluded.pid, queues = excluded.queues, workflows = excluded.workflows,
            steps = excluded.steps, slots = excluded.slots, running = excluded.running,
            last_beat = excluded.last_beat, beat_every = excluded.beat_every;
+    IF NOT v_known AND p_steps IS NOT NULL THEN
+        -- what was waiting for a step that this worker knows need not rest any longer
+        UPDATE flow_tasks AS t
+           SET available_at = v_now
+          FROM (SELECT o.task_id
+                  FROM (SELECT r.run_id FROM flow_runs AS r
+                         WHERE r.blocked_reason IS NOT NULL
+                           AND flow_missing_step(r.blocked_reason) = ANY (p_steps)
+                         LIMIT 1000) AS b
+                 CROSS JOIN LATERAL (
+                        SELECT f.task_id FROM flow_tasks AS f
+                         WHERE f.run_id = b.run_id AND f.kind = 'drive_run'
+                           AND f.queue = ANY (p_queues) AND f.lease_owner IS NULL
+                           AND f.available_at > v_now
+                           FOR UPDATE SKIP LOCKED) AS o) AS due
+         WHERE t.task_id = due.task_id;
+    END IF;
     DELETE FROM flow_workers AS w
           USING (SELECT f.worker_id FROM flow_workers AS f
                   WHERE f.last_beat < v_now - interval '1 day' FOR UPDATE SKIP LOCKED) AS old
