@@ -112,8 +112,8 @@ class Turn:
         with _lock:
             self.open = self.due = False
             open_turns.pop(self.thread, None)
-            if self.strikes:
-                _raise_in(self.thread, None)
+        if self.strikes:
+            _take_back(self.thread)
 
     def __str__(self) -> str:
         return f"workflow {self.workflow!r} of run {self.run_id!r}"
@@ -219,9 +219,21 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
         raise TurnAbandoned
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+def _raise_in(thread: int, error: type[BaseException]) -> None:
     raising: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    raising(ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error))
+    raising(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+def _take_back(thread: int) -> None:
+    # What was asked of this thread is replaced by something that is raised at once. To ask for
+    # nothing instead would leave the interpreter looking for it before every instruction that may
+    # be interrupted: slow, and with a profiler, on 3.11, a loop without end.
+    try:
+        _raise_in(thread, TurnAbandoned)
+        for _ in range(1000):  # it is raised when a loop goes round, at the latest
+            pass
+    except TurnAbandoned:
+        return
 
 
 def _debugged(thread: int) -> bool:

@@ -278,3 +278,72 @@ async def test_a_workflow_that_is_a_plain_function_is_abandoned_too() -> None:
         await engine.start(main.spec, {})
     run_id = await engine.start(fine.spec, {})
     assert (await engine.snapshot(run_id)).output == 2
+
+
+def going_on(**rules: Any) -> FlowApp:
+    """Workflows of both kinds that never wait after a step, ``abandoned`` and ``plainly``, and two
+    that are fine, ``fine`` and ``plainly_fine``."""
+    app = FlowApp("mixed", **{**SHORT, **rules})
+
+    @app.step
+    async def work(x: int) -> int:
+        return x
+
+    @app.workflow
+    async def abandoned() -> None:
+        await work(1)
+        spin_for_ever()
+
+    @app.workflow
+    def plainly() -> None:
+        work(1)  # type: ignore[unused-coroutine]
+        spin_and_catch()
+
+    @app.workflow
+    async def fine() -> int:
+        return sum(await asyncio.gather(work(1), work(2)))
+
+    @app.workflow
+    def plainly_fine() -> int:
+        return work(1) + work(2)  # type: ignore[operator, no-any-return]
+
+    return app
+
+
+# In a process of its own: what an abandoned turn leaves behind may be that it never comes back.
+GOING_ON = """
+import asyncio, logging, sys
+from flowpg.authoring.errors import TurnTooLong
+from flowpg.engine.flow_engine import FlowEngine
+from tests.authoring.test_watchdog import going_on
+
+logging.disable()
+
+async def go():
+    for always_replay in (False, True):
+        for first in ("abandoned", "plainly"):
+            app = going_on(always_replay=always_replay)
+            engine = FlowEngine.in_memory(app)
+            try:
+                await engine.start(app.workflows[first].spec, {})
+            except TurnTooLong:
+                print("abandoned", end=" ")
+            for again in (False, True):
+                app = going_on(always_replay=again)
+                engine = FlowEngine.in_memory(app)
+                for name in ("fine", "plainly_fine"):
+                    run_id = await engine.start(app.workflows[name].spec, {})
+                    print((await engine.snapshot(run_id)).output, end=" ")
+
+asyncio.run(go())
+sys.setprofile(lambda *_: None)
+asyncio.run(asyncio.sleep(0))
+print("profiled")
+"""
+
+
+def test_a_process_goes_on_with_workflows_of_both_kinds_after_it_abandoned_some() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GOING_ON], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "abandoned 3 3 3 3 " * 4 + "profiled\n", done.stderr[-2000:]
