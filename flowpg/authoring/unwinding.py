@@ -24,7 +24,7 @@ import sys
 import sysconfig
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -86,8 +86,10 @@ def _unnoticed(codes: set[types.CodeType]) -> Iterator[None]:
         *(_word(kind, _finalizer_at) for kind in _FINALIZED_TYPES),
     ]
     values = [word.value for word in words]
-    collecting = gc.isenabled()
+    collecting, unraisable = gc.isenabled(), sys.unraisablehook
     gc.disable()
+    # Where it waits in a finalizer, such as a generator's, the interpreter reports what ends that.
+    sys.unraisablehook = _except_exits(unraisable)
     try:
         for number, word in enumerate(words):
             word.value = id(_NO_HANDLERS) if number < len(codes) else None
@@ -95,8 +97,17 @@ def _unnoticed(codes: set[types.CodeType]) -> Iterator[None]:
     finally:
         for word, value in zip(words, values, strict=True):
             word.value = value
+        sys.unraisablehook = unraisable
         if collecting:
             gc.enable()
+
+
+def _except_exits(report: Callable[[Any], None]) -> Callable[[Any], None]:
+    def reported(found: Any) -> None:
+        if found.exc_type is not GreenletExit:
+            report(found)
+
+    return reported
 
 
 # -- finding out ---------------------------------------------------------------------------------
