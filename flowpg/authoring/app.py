@@ -295,6 +295,10 @@ class FlowApp:
         step = self.steps.get(invocation.step_name)
         if step is None:
             raise UnknownStep(invocation.step_name)
+        return await self.attempt(step, invocation)
+
+    async def attempt(self, step: AnyStep, invocation: StepInvocation) -> Any:
+        """Run one attempt of ``step``, with its values opened before and sealed after."""
         run_id, step_id, codecs = invocation.run_id, invocation.step_id, self.codecs
         invocation.input = codecs.open(invocation.input, run_id, STEP_INPUT, step_id)
         if not codecs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic
@@ -32,6 +33,13 @@ class Limits(NamedTuple):
         return self.to_close is not None and self.to_close <= 0
 
 
+class Limit(NamedTuple):
+    """A limit that passes ``after`` so long, and what to call then."""
+
+    after: timedelta
+    pass_: Callable[[], None]
+
+
 class AttemptClock:
     """Calls ``expired`` with the error of the first limit that passes, in the event loop in which
     it was made; more than once if that does not stop the clock. ``begin`` and ``beat`` may be
@@ -48,15 +56,10 @@ class AttemptClock:
         self._stopped = False
         self._begun = False
         self._heard = 0.0
-        timeouts = limits.timeouts
         if limits.to_start is not None:
-            text = (
-                f"did not begin within its schedule_to_start of {_span(timeouts.schedule_to_start)}"
-            )
-            self._limit(limits.to_start, ScheduleToStartTimeout, text)
+            self._limit(limits.to_start, ScheduleToStartTimeout)
         if limits.to_close is not None:
-            text = f"took longer than its schedule_to_close of {_span(timeouts.schedule_to_close)}"
-            self._limit(limits.to_close, ScheduleToCloseTimeout, text)
+            self._limit(limits.to_close, ScheduleToCloseTimeout)
 
     def begin(self) -> None:
         """The code of the step begins."""
@@ -73,6 +76,21 @@ class AttemptClock:
         """The step gave a sign of life."""
         self._heard = monotonic()
 
+    def first_within(self, time: timedelta) -> Limit | None:
+        """The limit that passes first if an attempt that has just begun takes ``time`` of another
+        clock than the loop's, without a sign of life. None if that is time enough."""
+        timeouts, left = self._limits.timeouts, self._limits.to_close
+        found: list[tuple[timedelta | None, type[StepTimeout]]] = [
+            (timeouts.start_to_close, StartToCloseTimeout),
+            (timeouts.heartbeat, HeartbeatTimeout),
+            (None if left is None else timedelta(seconds=left), ScheduleToCloseTimeout),
+        ]
+        passing = [(after, kind) for after, kind in found if after is not None and after < time]
+        if not passing:
+            return None
+        after, kind = min(passing, key=lambda one: one[0])
+        return Limit(after, functools.partial(self._expire, kind))
+
     def stop(self) -> None:
         """Nothing expires any more."""
         self._stopped = True
@@ -88,11 +106,7 @@ class AttemptClock:
             waiting.cancel()
         timeouts = self._limits.timeouts
         if timeouts.start_to_close is not None:
-            self._limit(
-                timeouts.start_to_close.total_seconds(),
-                StartToCloseTimeout,
-                f"took longer than its start_to_close of {_span(timeouts.start_to_close)}",
-            )
+            self._limit(timeouts.start_to_close.total_seconds(), StartToCloseTimeout)
         if timeouts.heartbeat is not None:
             self._heard = max(self._heard, monotonic())
             self._look(timeouts.heartbeat.total_seconds())
@@ -102,24 +116,31 @@ class AttemptClock:
         if left > 0:
             self._timers["look"] = self._loop.call_later(left, self._look, seconds)
         else:
-            limit = _span(self._limits.timeouts.heartbeat)
-            self._expire(HeartbeatTimeout, f"gave no heartbeat for its limit of {limit}")
+            self._expire(HeartbeatTimeout)
 
-    def _limit(self, seconds: float, kind: type[StepTimeout], what: str) -> None:
+    def _limit(self, seconds: float, kind: type[StepTimeout]) -> None:
         delay = max(0.0, seconds)
-        self._timers[kind.__name__] = self._loop.call_later(delay, self._expire, kind, what)
+        self._timers[kind.__name__] = self._loop.call_later(delay, self._expire, kind)
 
-    def _expire(self, kind: type[StepTimeout], what: str) -> None:
+    def _expire(self, kind: type[StepTimeout]) -> None:
         if not self._stopped:
+            what = _said(kind, self._limits.timeouts)
             self._expired(kind(f"step {self._step_id!r} {what}"))
 
 
 def spent(step_id: str, timeouts: StepTimeouts) -> ScheduleToCloseTimeout:
     """The error of a step whose time was over before this attempt of it could begin."""
-    limit = _span(timeouts.schedule_to_close)
-    return ScheduleToCloseTimeout(
-        f"step {step_id!r} took longer than its schedule_to_close of {limit}"
-    )
+    return ScheduleToCloseTimeout(f"step {step_id!r} {_said(ScheduleToCloseTimeout, timeouts)}")
+
+
+def _said(kind: type[StepTimeout], timeouts: StepTimeouts) -> str:
+    if kind is ScheduleToStartTimeout:
+        return f"did not begin within its schedule_to_start of {_span(timeouts.schedule_to_start)}"
+    if kind is HeartbeatTimeout:
+        return f"gave no heartbeat for its limit of {_span(timeouts.heartbeat)}"
+    if kind is StartToCloseTimeout:
+        return f"took longer than its start_to_close of {_span(timeouts.start_to_close)}"
+    return f"took longer than its schedule_to_close of {_span(timeouts.schedule_to_close)}"
 
 
 def _span(limit: timedelta | None) -> str:

@@ -161,6 +161,11 @@ class StepHandlers:
         if entry is not None and entry.invocation is invocation and entry.clock is not None:
             entry.clock.begin()
 
+    def clock_of(self, invocation: StepInvocation) -> AttemptClock | None:
+        """The clock of an attempt at work, None if nothing limits it."""
+        entry = self._running.get(invocation.step_id)
+        return entry.clock if entry is not None and entry.invocation is invocation else None
+
     def heartbeat(self, invocation: StepInvocation, details: str | None) -> Heard:
         """See ``StepHost``."""
         step_id = invocation.step_id

@@ -24,6 +24,7 @@ from flowpg.model.records import StartRequest
 from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.runtime import FlowRuntime
 from flowpg.store.memory import InMemoryEventStore
+from flowpg.store.sealing import sealed_request
 from flowpg.testing.faults import Mishap, ProcessDied
 from flowpg.testing.mocks import _NOTHING as _REAL
 from flowpg.testing.mocks import Call, StandIn, StepRef, make_mock, step_name
@@ -126,7 +127,10 @@ class WorkflowEnvironment:
     async def _start(
         self, spec: WorkflowSpec, input: Any, run_id: str, workflow: WorkflowBase[..., Any] | None
     ) -> TestedRun[Any]:
-        await self._store.start(StartRequest(spec, input, run_id))
+        request = StartRequest(spec, input, run_id)
+        if isinstance(self._runtime, FlowApp):
+            request = sealed_request(self._runtime.codecs, request)
+        await self._store.start(request)
         self.drive(run_id)
         return TestedRun(self, run_id, workflow)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,10 @@ from datetime import timedelta
 from typing import Any
 
 from flowpg.authoring.app import FlowApp
-from flowpg.authoring.steps import AsyncStep, StepBase
-from flowpg.authoring.steps import run_step as run_authored_step
+from flowpg.authoring.steps import AnyStep, AsyncStep, StepBase
+from flowpg.engine.attempt_clock import AttemptClock
 from flowpg.errors import InvalidArgument, UnknownStep
+from flowpg.model.codecs import STEP_INPUT, STEP_OUTPUT
 from flowpg.model.jsontext import copied
 from flowpg.replay.runtime import FlowRuntime, StepInvocation, WorkflowInvocation
 
@@ -125,7 +127,7 @@ class StandIn:
         try:
             mock = self.mocks.get(invocation.step_name)
             if mock is not None and mock.takes:
-                await self._let_pass(mock.takes)
+                await self._let_pass(mock.takes, invocation)
             if isinstance(self._inner, FlowApp):
                 return await self._authored(self._inner, invocation, mock)
             return await self._by_hand(invocation, mock)
@@ -133,30 +135,42 @@ class StandIn:
             self.working -= 1
             self.changed.set()
 
-    async def _let_pass(self, time: timedelta) -> None:
+    async def _let_pass(self, time: timedelta, invocation: StepInvocation) -> None:
+        invocation.begin()
+        host: Any = invocation.host
+        clock: AttemptClock | None = host.clock_of(invocation)
+        # The timers of an attempt are real ones: here its limits pass by the clock that jumps.
+        limit = clock.first_within(time) if clock is not None else None
         self.working -= 1
         self.changed.set()
         try:
-            await self.sleep(time)
+            await self.sleep(time if limit is None else limit.after)
         finally:
             self.working += 1
+        if limit is not None:
+            limit.pass_()
+            await asyncio.sleep(0)  # this task is cancelled now
 
     async def _authored(self, app: FlowApp, invocation: StepInvocation, mock: Mock | None) -> Any:
         step = app.steps.get(invocation.step_name)
         if step is None:
             raise UnknownStep(invocation.step_name)
-        args, kwargs = step.codec.decode_arguments(invocation.input)
+        run_id, step_id = invocation.run_id, invocation.step_id
+        given = app.codecs.open(copied(invocation.input), run_id, STEP_INPUT, step_id)
+        args, kwargs = step.codec.decode_arguments(given)
         call = self._note(invocation, tuple(args), kwargs)
-        work: Callable[[StepInvocation], Any] = app.run_step
+        working: AnyStep = step
         if mock is not None:
             # Asynchronous, and without a connection, whatever it stands in for.
             function: Any = _mocked(mock, step.function)
-            standing: AsyncStep[..., Any] = AsyncStep(
+            working = AsyncStep(
                 *(function, step.name, step.retry, step.fatal, step.codec), step.timeouts
             )
-            work = _standing(standing)
+            working.codecs = app.codecs
+        work = functools.partial(app.attempt, working)
         shape = await self._watched(call, work, invocation)
-        call.result = step.codec.decode_result(copied(shape))
+        result = app.codecs.open(copied(shape), run_id, STEP_OUTPUT, step_id)
+        call.result = step.codec.decode_result(result)
         return shape
 
     async def _by_hand(self, invocation: StepInvocation, mock: Mock | None) -> Any:
@@ -189,13 +203,6 @@ class StandIn:
 def _mocked(mock: Mock, original: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
         return await mock.act(original, *args, **kwargs)
-
-    return call
-
-
-def _standing(step: AsyncStep[..., Any]) -> Callable[[StepInvocation], Any]:
-    async def call(invocation: StepInvocation) -> Any:
-        return await run_authored_step(step, invocation, _NOTHING)
 
     return call
 

@@ -101,7 +101,7 @@ class TestedRun(Generic[R]):
     async def _hook(self, wanted: str) -> str:
         found = await self.hooks()
         for hook_id in found:
-            if hook_id == wanted or hook_id.rpartition(".")[0] == wanted:
+            if hook_id == wanted or hook_id.rpartition("#")[0] == wanted:
                 return hook_id
         opened = ", ".join(map(repr, found)) or "none"
         raise InvalidArgument(f"run {self.id!r} has no hook {wanted!r} open now; open: {opened}")
