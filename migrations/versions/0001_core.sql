@@ -6429,10 +6429,41 @@ BEGIN
 END
 $$;
 
+-- Who holds, or held until it expired, the leases of these runs and tasks: two arrays, in step.
+-- Looked up one by one: with an OR, a plan made while nothing was leased walks all leases.
+CREATE FUNCTION flow_lease_holders(
+    p_run_ids text[], p_task_ids bigint[], OUT tasks bigint[], OUT owners text[]
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+BEGIN
+    SELECT array_agg(l.task_id), array_agg(l.lease_owner) INTO tasks, owners
+      FROM (SELECT d.task_id, d.lease_owner
+              FROM unnest(p_run_ids) AS u (run_id)
+             CROSS JOIN LATERAL (
+                    SELECT t.task_id, t.lease_owner FROM flow_tasks AS t
+                     WHERE t.run_id = u.run_id AND t.kind = 'drive_run'
+                       AND t.lease_expires_at IS NOT NULL LIMIT 1) AS d
+            UNION ALL
+            SELECT o.task_id, o.lease_owner
+              FROM unnest(p_task_ids) AS u (task_id)
+             CROSS JOIN LATERAL (
+                    SELECT t.task_id, t.lease_owner FROM flow_tasks AS t
+                     WHERE t.task_id = u.task_id AND t.lease_expires_at IS NOT NULL
+                     LIMIT 1) AS o) AS l;
+END
+$$;
+
 REVOKE EXECUTE ON FUNCTION
     flow_claim_pick(text, integer, timestamptz, flow_claim_filter) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_lease_holders(text[], bigint[]) FROM PUBLIC;
 COMMENT ON FUNCTION flow_claim_pick(text, integer, timestamptz, flow_claim_filter)
     IS 'Picks and locks the next tasks of one queue for a claim.';
+COMMENT ON FUNCTION flow_lease_holders(text[], bigint[])
+    IS 'Who holds the leases of these runs and tasks.';
 
 -- sql/functions/queue/flow_claim_tasks.sql
 -- flow_claim_tasks: takes leases of tasks that can be worked on.
@@ -6497,10 +6528,8 @@ BEGIN
     END LOOP;
 
     IF v_crashed THEN
-        SELECT array_agg(t.task_id), array_agg(t.lease_owner) INTO v_lost, v_losers
-          FROM flow_tasks AS t
-         WHERE t.lease_owner IS NOT NULL
-           AND (t.task_id = ANY (v_others) OR (t.run_id = ANY (v_runs) AND t.kind = 'drive_run'));
+        SELECT h.tasks, h.owners INTO v_lost, v_losers
+          FROM flow_lease_holders(v_runs, v_others) AS h;
     END IF;
     IF cardinality(v_runs) > 0 THEN
         -- two statements: joined in one they are planned, while the tables are small, to compare

@@ -60,10 +60,8 @@ BEGIN
     END LOOP;
 
     IF v_crashed THEN
-        SELECT array_agg(t.task_id), array_agg(t.lease_owner) INTO v_lost, v_losers
-          FROM flow_tasks AS t
-         WHERE t.lease_owner IS NOT NULL
-           AND (t.task_id = ANY (v_others) OR (t.run_id = ANY (v_runs) AND t.kind = 'drive_run'));
+        SELECT h.tasks, h.owners INTO v_lost, v_losers
+          FROM flow_lease_holders(v_runs, v_others) AS h;
     END IF;
     IF cardinality(v_runs) > 0 THEN
         -- two statements: joined in one they are planned, while the tables are small, to compare
