@@ -124,9 +124,9 @@ def _read_float(value: Any) -> float:
     return float(value)
 
 
-def _write_datetime(value: datetime) -> Any:
+def _write_datetime(value: datetime | time) -> Any:
     shape = tags.encode_datetime(value)
-    return shape if "zone" in shape else shape["v"]
+    return shape if "fold" in shape else shape["v"]
 
 
 def _write_duration(value: timedelta) -> Any:
@@ -152,7 +152,7 @@ _EXACT: dict[Any, Plan] = {
     bytes: _scalar(bytes, tags.encode_bytes, lambda text: base64.b64decode(text, validate=True)),
     datetime: _scalar(datetime, _write_datetime, datetime.fromisoformat),
     date: _scalar(date, date.isoformat, date.fromisoformat),
-    time: _scalar(time, time.isoformat, time.fromisoformat),
+    time: _scalar(time, _write_datetime, time.fromisoformat),
     timedelta: _scalar(timedelta, _write_duration, _read_duration),
     UUID: _scalar(UUID, str, UUID),
     Decimal: _scalar(Decimal, str, Decimal),

@@ -112,12 +112,15 @@ def encode_float(value: float) -> Any:
     return value if math.isfinite(value) else tagged("float", str(value))
 
 
-def encode_datetime(value: datetime) -> Any:
-    """A moment; a named zone is kept by its name, any other by its offset."""
+def encode_datetime(value: datetime | time) -> Any:
+    """A moment, or a time of day; a named zone is kept by its name, any other by its offset."""
+    kind = "datetime" if isinstance(value, datetime) else "time"
     if isinstance(value.tzinfo, ZoneInfo) and value.tzinfo.key:
         local = value.replace(tzinfo=None).isoformat()
-        return tagged("datetime", local, zone=value.tzinfo.key, fold=value.fold)
-    return tagged("datetime", value.isoformat())
+        return tagged(kind, local, zone=value.tzinfo.key, fold=value.fold)
+    if value.fold:  # which of the two, where clocks are put back
+        return tagged(kind, value.isoformat(), fold=value.fold)
+    return tagged(kind, value.isoformat())
 
 
 def encode_bytes(value: bytes) -> Any:
@@ -198,7 +201,7 @@ _SIMPLE: dict[type, Callable[[Any], Any]] = {
     bytearray: lambda value: tagged("bytearray", base64.b64encode(value).decode()),
     datetime: encode_datetime,
     date: lambda value: tagged("date", value.isoformat()),
-    time: lambda value: tagged("time", value.isoformat()),
+    time: encode_datetime,
     timedelta: lambda value: tagged("timedelta", value // _MICROSECOND),
     timezone: lambda value: tagged("timezone", value.utcoffset(None) // _MICROSECOND),
     ZoneInfo: lambda value: tagged("zone", value.key),
@@ -238,11 +241,12 @@ def _decode_tagged(value: dict[str, Any], known: Classes) -> Any:
         raise Unfit(f"a stored {value[TAG]} is malformed ({type(error).__name__})") from None
 
 
-def _read_datetime(value: dict[str, Any], known: Classes) -> datetime:
-    moment = datetime.fromisoformat(value["v"])
+def _read_datetime(value: dict[str, Any], known: Classes) -> datetime | time:
+    kind = datetime if value[TAG] == "datetime" else time
+    found: datetime | time = kind.fromisoformat(value["v"])
     if "zone" in value:
-        return moment.replace(tzinfo=ZoneInfo(value["zone"]), fold=value["fold"])
-    return moment
+        return found.replace(tzinfo=ZoneInfo(value["zone"]), fold=value["fold"])
+    return found.replace(fold=value["fold"]) if "fold" in value else found
 
 
 def _read_enum(value: dict[str, Any], known: Classes) -> Any:
@@ -321,7 +325,7 @@ _READERS: dict[str, Callable[[dict[str, Any], Classes], Any]] = {
     "bytearray": lambda value, known: bytearray(base64.b64decode(value["v"], validate=True)),
     "datetime": _read_datetime,
     "date": lambda value, known: date.fromisoformat(value["v"]),
-    "time": lambda value, known: time.fromisoformat(value["v"]),
+    "time": _read_datetime,
     "timedelta": lambda value, known: timedelta(microseconds=value["v"]),
     "timezone": lambda value, known: timezone(timedelta(microseconds=value["v"])),
     "zone": lambda value, known: ZoneInfo(value["v"]),

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from flowpg.authoring import failures, tags
+from flowpg.authoring.hints import plan_for
 from flowpg.model import jsontext
 from tests.authoring.shapes import (
     Aliased,
@@ -119,6 +120,28 @@ def test_the_order_of_a_mapping_is_kept() -> None:
 def test_a_named_zone_and_its_fold_come_back() -> None:
     back = through(datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=1))
     assert (back.tzinfo, back.fold, back.utcoffset()) == (BERLIN, 1, timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        time(12, 30, tzinfo=BERLIN),
+        time(2, 30, tzinfo=BERLIN, fold=1),
+        time(2, 30, fold=1),
+        time(2, 30, tzinfo=UTC),
+        datetime(2026, 10, 25, 2, 30, fold=1),
+        datetime(2026, 10, 25, 2, 30, tzinfo=timezone(timedelta(hours=1)), fold=1),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("annotated", [False, True])
+def test_the_zone_and_the_fold_of_a_time_come_back(value: Any, annotated: bool) -> None:
+    if annotated:
+        plan = plan_for(type(value))
+        back = plan.decode(jsontext.decode(jsontext.encode(plan.encode(value))))
+    else:
+        back = through(value)
+    assert repr(back) == repr(value)
 
 
 def test_a_field_that_no_constructor_takes_comes_back() -> None:
