@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,15 +38,21 @@ class Finding:
         return f"{place}: {self.code} workflow {self.workflow!r} {self.text}"
 
 
-def lint(targets: Iterable[str]) -> list[Finding]:
+def lint(targets: Iterable[str], unread: list[InvalidArgument] | None = None) -> list[Finding]:
     """What is to change in modules (``package.module``), files or folders, in order.
 
-    InvalidArgument for one that does not exist or is no Python source.
+    InvalidArgument for one that does not exist or is no Python source; with ``unread`` such errors
+    of single files are put there, and the others are read all the same.
     """
     found: dict[Finding, None] = {}
     for target in targets:
         for path in sources_of(target):
-            found.update(dict.fromkeys(lint_file(path)))
+            try:
+                found.update(dict.fromkeys(lint_file(path)))
+            except InvalidArgument as error:
+                if unread is None:
+                    raise
+                unread.append(error)
     return list(found)
 
 
@@ -70,12 +77,16 @@ def sources_of(target: str) -> list[Path]:
 def lint_file(path: Path) -> list[Finding]:
     """What is to change in one file. InvalidArgument if it cannot be read."""
     try:
-        source = path.read_text(encoding="utf-8")
+        with tokenize.open(path) as file:  # in the encoding that the file itself names
+            source = file.read()
         tree = ast.parse(source, str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path} cannot be read: {type(error).__name__}") from None
-    except SyntaxError as error:
-        raise InvalidArgument(f"{path}, line {error.lineno}, is no Python: {error.msg}") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        where = f"{path}, line {line}," if line else f"{path}"
+        why = getattr(error, "msg", None) or str(error)
+        raise InvalidArgument(f"{where} is no Python: {why}") from None
     return lint_source(source, tree, str(path))
 
 

@@ -10,6 +10,8 @@ import typer
 
 from flowpg.authoring.lint import lint as lint_targets
 from flowpg.authoring.lint_names import TITLES
+from flowpg.console import lines
+from flowpg.errors import InvalidArgument
 
 
 def register(app: typer.Typer) -> None:
@@ -29,14 +31,17 @@ def lint(
 ) -> None:
     """Find what a workflow must not do: ask the clock or chance, read or write, start threads.
 
-    Exit code 1 if there is anything to change. A line that ends with
+    Exit code 1 if there is anything to change or a file cannot be read. A line that ends with
     `# flowpg: ignore[FLW101]` is left alone.
     """
     if rules:
         for code, title in TITLES.items():
             typer.echo(f"{code}  {title}")
         return
-    found = lint_targets(targets or ["."])
+    unread: list[InvalidArgument] = []
+    found = lint_targets(targets or ["."], unread)
+    for error in unread:
+        typer.echo(f"flowpg: {error}", err=True)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in found], indent=2))
     else:
@@ -44,6 +49,8 @@ def lint(
             typer.echo(str(finding))
         files = len({finding.path for finding in found})
         many = f"{len(found)} to change in {files} files" if found else "nothing to change"
+        if unread:
+            many += f"; {lines.counted(len(unread), 'file')} could not be read"
         typer.echo(f"flowpg: {many}", err=True)
-    if found:
+    if found or unread:
         raise typer.Exit(1)

@@ -225,8 +225,29 @@ def test_a_file_that_is_no_python_is_named_with_its_line(tmp_path: Path) -> None
     with pytest.raises(InvalidArgument, match=r"bad.py, line 2, is no Python"):
         lint([str(bad)])
     bad.write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidArgument, match="cannot be read"):
+    with pytest.raises(InvalidArgument, match=r"bad.py is no Python: invalid or missing encoding"):
         lint([str(bad)])
+
+
+def test_a_file_is_read_in_the_encoding_that_it_names(package: Path) -> None:
+    source = "# -*- coding: latin-1 -*-\nname = '\u00e9'\n"
+    (package / "shop" / "names.py").write_bytes(source.encode("latin-1"))
+    [finding] = lint(["shop"])
+    assert finding.path.endswith("orders.py")
+
+
+@pytest.mark.parametrize("content", [b"def (:", b"\x00", b"'\xe9'", b"x = " + b"(" * 5000])
+def test_a_file_that_cannot_be_read_hides_nothing_of_the_others(
+    package: Path, content: bytes
+) -> None:
+    (package / "shop" / "a_bad_one.py").write_bytes(content)
+    found = CliRunner().invoke(command, ["lint", "shop"])
+    assert found.exit_code == 1
+    assert "a_bad_one.py" in found.output
+    assert "orders.py:" in found.output
+    assert "None" not in found.output
+    (package / "shop" / "flows" / "orders.py").write_text("")
+    assert CliRunner().invoke(command, ["lint", "shop"]).exit_code == 1
 
 
 def test_the_command_ends_with_one_if_there_is_something_to_change(package: Path) -> None:
