@@ -199,8 +199,10 @@ class PayloadTooLarge(FlowError):
         self, run_id: str, event_type: str, size: int, limit: int, subject: str | None = None
     ) -> None:
         about = "" if subject is None else f" {subject!r}"
+        # A run that is refused before it has an id is the caller's own.
+        whose = f"run {run_id!r}: " if run_id else ""
         super().__init__(
-            f"run {run_id!r}: the payload of {event_type}{about} is {size} bytes, the limit is "
+            f"{whose}the payload of {event_type}{about} is {size} bytes, the limit is "
             f"{limit}; store the value elsewhere and pass a reference"
         )
         self.run_id = run_id

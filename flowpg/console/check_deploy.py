@@ -20,6 +20,7 @@ from flowpg.console import lines
 from flowpg.console.migrate import SchemaOption
 from flowpg.console.target import DsnOption, open_target
 from flowpg.console.worker import load_runtime
+from flowpg.engine.errortext import blocked_reason
 from flowpg.engine.rehearsal import Rehearsal, Verdict, rehearse
 from flowpg.errors import FlowError, InvalidArgument, SerializationError
 from flowpg.model import jsontext
@@ -119,8 +120,13 @@ def _rehearsed(
         return asyncio.run(look())
 
 
-async def _all(runtime: FlowRuntime, histories: AsyncIterator[LoadedRun]) -> list[Rehearsal]:
-    found = [await rehearse(runtime, loaded) async for loaded in histories]
+async def _all(
+    runtime: FlowRuntime, histories: AsyncIterator[LoadedRun | Rehearsal]
+) -> list[Rehearsal]:
+    found = [
+        one if isinstance(one, Rehearsal) else await rehearse(runtime, one)
+        async for one in histories
+    ]
     close = getattr(runtime, "close", None)
     if callable(close):
         close()  # lets go of the coroutines that were replayed
@@ -140,15 +146,27 @@ async def _open_runs(store: PostgresEventStore, workflow: str | None) -> list[st
     return list(dict.fromkeys(ids))
 
 
-async def _stored(store: PostgresEventStore, ids: Sequence[str]) -> AsyncIterator[LoadedRun]:
-    for start in range(0, len(ids), _BATCH):
-        loaded = await store.load_runs(ids[start : start + _BATCH])
+async def _stored(
+    store: PostgresEventStore, ids: Sequence[str], batch: int = _BATCH
+) -> AsyncIterator[LoadedRun | Rehearsal]:
+    for start in range(0, len(ids), batch):
+        asked = ids[start : start + batch]
+        try:
+            loaded = await store.load_runs(asked)
+        except SerializationError as error:
+            # One that cannot be read says nothing of the others.
+            if len(asked) == 1:
+                yield Rehearsal(asked[0], "", Verdict.BLOCKED, blocked_reason(error))
+            else:
+                async for one in _stored(store, asked, 1):
+                    yield one
+            continue
         for run in loaded.values():
             # Read by now, it may have ended: then its end is compared.
             yield run
 
 
-async def _files(paths: Sequence[Path]) -> AsyncIterator[LoadedRun]:
+async def _files(paths: Sequence[Path]) -> AsyncIterator[LoadedRun | Rehearsal]:
     for path in paths:
         try:
             history = load_history(path.read_text(encoding="utf-8"))

@@ -63,6 +63,22 @@ def test_nothing_is_written_and_a_reader_may_ask(runs: str) -> None:
             owner.execute("DROP ROLE deploy_checker")
 
 
+def test_a_run_that_cannot_be_read_hides_nothing_of_the_others(runs: str) -> None:
+    payload = '{"progress":' + "[" * 300 + "]" * 300 + "}"
+    with psycopg.connect(runs, autocommit=True) as foreign:
+        foreign.execute(
+            "INSERT INTO flowpg.flow_events (run_id, sequence, event_type, payload)"
+            " SELECT run_id, head_sequence + 1, 'run_progress_recorded', %s"
+            "   FROM flowpg.flow_runs WHERE run_id = 'run-2'",
+            (payload,),
+        )
+    code, said = check(runs, "first", "--workflow", "order")
+    assert code == 1
+    assert said.endswith("3 runs replayed: 2 fits, 1 blocked\n")
+    assert "run-2" in said
+    assert "nested" in said
+
+
 def test_exported_histories_take_the_place_of_a_database(runs: str, tmp_path: Path) -> None:
     exported = tmp_path / "run-1.jsonl"
     found = runner.invoke(app, ["history", "run-1", "--jsonl", "--dsn", runs])
