@@ -16,8 +16,13 @@ from benchmarks.harness.usage import transactions
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long to watch")
-    parser.add_argument("--rest", type=float, default=3.0, help="seconds before that")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long to watch")
+    parser.add_argument(
+        "--rest",
+        type=float,
+        default=12.0,
+        help="seconds before that: what a session did it tells the server up to ten seconds later",
+    )
     parser.add_argument(
         "--tuned-for",
         choices=("nothing", "latency", "throughput"),

@@ -14,6 +14,8 @@ class Attention:
     the deadlines passes, before the worker is told."""
 
     def __init__(self, on_deadline: Callable[[], None]) -> None:
+        self.due = False
+        """Whether a deadline has passed since this was last set to False."""
         self._on_deadline = on_deadline
         self._deadlines: list[float] = []
         self._news = asyncio.Event()
@@ -71,6 +73,7 @@ class Attention:
         loop = asyncio.get_running_loop()
         while self._deadlines and self._deadlines[0] <= loop.time():
             heapq.heappop(self._deadlines)
+            self.due = True
             self._on_deadline()
             self.tell()
         if self._deadlines:

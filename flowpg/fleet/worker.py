@@ -17,7 +17,7 @@ from flowpg.engine.flow_engine import FlowEngine
 from flowpg.engine.tip import RunTip
 from flowpg.errors import FlowError, InvalidArgument, LeaseLost, StoreError, StoreUnavailable
 from flowpg.fleet.attention import Attention
-from flowpg.fleet.claims import Claims
+from flowpg.fleet.claims import Claims, Due
 from flowpg.fleet.collector import calm_collector
 from flowpg.fleet.liveness import Liveness
 from flowpg.fleet.pacing import Pace
@@ -98,15 +98,18 @@ class FlowWorker:
         try:
             if services is not None:
                 await services.start()
+            own = False
             while not self._stopping:
                 # Whoever was told of work looks at once. Else a worker with nothing to do says so
                 # first, so that what comes after the look is told.
                 told = self._attention.looking()
-                found = await self._attempt(hint=not told and self._idle)
+                due = self._due(told)
+                found = await self._attempt(hint=not told and self._idle, due=due)
                 if told and found is not None:
-                    self._pace.followed(found > 0)
+                    self._pace.followed(found > 0 or own)
                     if not found and self._idle:
-                        await self._attempt(hint=True)
+                        await self._attempt(hint=True, due=Due.WITH)
+                own = due is Due.WITH and bool(found)  # then news of it come here too, in vain
                 pause = self._pace.seconds(told=services is not None and services.told)
                 if services is not None and self._idle:
                     pause = min(pause, services.rest)
@@ -195,10 +198,18 @@ class FlowWorker:
             choices=self._surroundings,
         )
 
-    async def _attempt(self, hint: bool = False) -> int | None:
+    def _due(self, told: bool) -> Due:
+        if self._attention.due:
+            self._attention.due = False
+            return Due.WITH
+        if told:
+            return Due.LATER
+        return Due.WITH if self._idle else Due.AFTER
+
+    async def _attempt(self, *, hint: bool, due: Due) -> int | None:
         """Claim, and learn from how that went; None if it failed. Never waits longer than the claim
         timeout. ``hint`` says first that this worker waits to be told."""
-        claim = asyncio.ensure_future(self._hint_and_claim() if hint else self._claim())
+        claim = asyncio.ensure_future(self._claim(due, hint=hint))
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait(
@@ -232,21 +243,18 @@ class FlowWorker:
             return claimed
         return None
 
-    async def _hint_and_claim(self) -> int:
-        if self._services is not None:
-            await self._services.hint()
-        return await self._claim()
-
     def _abandon(self, claim: asyncio.Task[int]) -> None:
         # Cancelled, and not waited for: what holds it up may hold up the cancellation too.
         claim.cancel()
         self._abandoned.add(claim)
         claim.add_done_callback(self._abandoned.discard)
 
-    async def _claim(self) -> int:
+    async def _claim(self, due: Due = Due.WITH, *, hint: bool = False) -> int:
         """Claim up to the free slots and start driving; returns how many runs were claimed."""
+        if hint and self._services is not None:
+            await self._services.hint()
         free = self._free
-        return await self._claims.take(free) if free > 0 else 0
+        return await self._claims.take(free, due=due) if free > 0 else 0
 
     def _begin(self, lease: RunLease, loaded: LoadedRun | None, parked: RunTip | None) -> None:
         task = asyncio.ensure_future(self._drive(lease, loaded, parked))

@@ -20,7 +20,7 @@ _CLAIM_RUNS = Function(
     "flow_claim_runs",
     (
         *("text[]", "integer", "text", "interval", "text[]", "boolean", "text[]", "integer"),
-        "bigint",
+        *("bigint", "boolean"),
     ),
     (
         *("run_id", "epoch", "wakes", "head_sequence", "db_now", "task_id", "attempts"),
@@ -35,8 +35,10 @@ def claim_runs(
     owner: str,
     lease: timedelta,
     capabilities: Capabilities | None = None,
+    *,
+    due: bool = False,
 ) -> Call[list[RunLease]]:
-    """Take the leases of runs that have work to do."""
+    """Take the leases of runs that have work to do, after making work of what is ``due``."""
     check_id(owner, "lease owner")
     may = capabilities or Capabilities()
     values = (
@@ -45,7 +47,7 @@ def claim_runs(
         None if may.builds is None else array_text(may.builds),
         "true" if may.accept_unpinned else "false",
         None if may.workflows is None else array_text(may.workflows),
-        *(str(may.max_crashes), str(SHORT_HISTORY)),
+        *(str(may.max_crashes), str(SHORT_HISTORY), "true" if due else "false"),
     )
     return Call(_CLAIM_RUNS, values, _leases)
 

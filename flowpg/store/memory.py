@@ -257,12 +257,16 @@ class InMemoryEventStore(StepMemory):
         owner: str,
         lease: timedelta,
         capabilities: Capabilities | None = None,
+        *,
+        due: bool = False,
     ) -> list[RunLease]:
         """Leases of runs that have work to do."""
         names = arguments.check_queues(queues)
         arguments.check_limit(limit)
         check_id(owner, "lease owner")
         arguments.check_lease(lease)
+        if due:
+            memory_queue.enqueue_due(self._state, None, arguments.MAX_PAGE)
         return memory_queue.claim(
             self._state, names, limit, owner, lease, capabilities or Capabilities()
         )

@@ -273,9 +273,12 @@ class PostgresEventStore:
         owner: str,
         lease: timedelta,
         capabilities: Capabilities | None = None,
+        *,
+        due: bool = False,
     ) -> list[RunLease]:
         """Leases of runs that have work to do."""
-        return await self._run(claim_calls.claim_runs(queues, limit, owner, lease, capabilities))
+        call = claim_calls.claim_runs(queues, limit, owner, lease, capabilities, due=due)
+        return await self._run(call)
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:
         """Extend leases."""

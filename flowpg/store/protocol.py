@@ -188,9 +188,12 @@ class FlowEventStore(Protocol):
         owner: str,
         lease: timedelta,
         capabilities: Capabilities | None = None,
+        *,
+        due: bool = False,
     ) -> list[RunLease]:
         """Leases of up to ``limit`` runs that have work to do, oldest first within a queue, and
-        that a worker of these capabilities (default: all of them) may be given."""
+        that a worker of these capabilities (default: all of them) may be given. With ``due``, as
+        ``enqueue_due`` does it, deadlines that have passed become work first."""
         ...
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:

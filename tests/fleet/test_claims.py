@@ -4,18 +4,19 @@ import asyncio
 import http.client
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
-from flowpg.errors import SerializationError, StoreUnavailable
+from flowpg.errors import SerializationError, StoreError, StoreUnavailable
 from flowpg.fleet.liveness import served
 from flowpg.fleet.pacing import Pace
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.snapshot import RunStatus
 from flowpg.postgres import claim_calls
 from flowpg.store.postgres import PostgresEventStore
+from flowpg.store.protocol import FlowEventStore
 from tests.engine.support import (
     LEASE,
     SPEC,
@@ -81,6 +82,69 @@ async def test_a_claim_that_fails_for_no_good_reason_does_not_end_the_worker(
     run_id = await engine.start(SPEC, drive=False)
     await FlowWorker(engine).run_until(run_id, timeout=timedelta(seconds=20))
     assert failures == 0
+
+
+class Counted:
+    """Passes calls on and notes their names, those of claims that look at deadlines too apart;
+    those fail if they ``shall``."""
+
+    def __init__(self, inner: FlowEventStore) -> None:
+        self._inner = inner
+        self.names: list[str] = []
+        self.shall = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            due = bool(kwargs.get("due"))
+            self.names.append(name + " with what is due" * due)
+            if due and self.shall:
+                raise StoreError("a deadline that cannot be read")
+            return await method(*args, **kwargs)
+
+        return call
+
+
+def counting(counted: list[Counted], *, failing: bool = False) -> Any:
+    """For ``EngineStore.engine(wrap=...)``."""
+
+    def wrap(store: FlowEventStore) -> FlowEventStore:
+        counted.append(Counted(store))
+        counted[-1].shall = failing
+        return cast("FlowEventStore", counted[-1])
+
+    return wrap
+
+
+async def test_a_worker_with_nothing_to_do_looks_at_runs_and_deadlines_in_one_call(
+    engine_store: EngineStore,
+) -> None:
+    counted: list[Counted] = []
+    engine = await engine_store.engine(Script(in_order("a")), wrap=counting(counted))
+    worker = FlowWorker(engine, ["default", *(f"queue-{n}" for n in range(19))], poll=BRIEF)
+    working = asyncio.ensure_future(worker.run())
+    names = counted[0].names
+    await until_async(lambda: _true(len(names) >= 8), "it has looked eight times")
+    worker.stop()
+    await working
+    assert set(names) == {"claim_runs with what is due"}
+
+
+async def test_a_deadline_that_cannot_be_looked_at_keeps_no_work_from_being_claimed(
+    engine_store: EngineStore,
+) -> None:
+    counted: list[Counted] = []
+    engine = await engine_store.engine(
+        Script(in_order("a"), {"work": echo}), wrap=counting(counted, failing=True)
+    )
+    run_id = await engine.start(SPEC, drive=False)
+    await FlowWorker(engine).run_until(run_id, timeout=timedelta(seconds=20))
+    assert counted[0].names.count("claim_runs with what is due") == 1
+
+
+async def _true(value: bool) -> bool:
+    return value
 
 
 async def test_a_claim_that_hangs_does_not_keep_a_stopped_worker(

@@ -51,6 +51,17 @@ async def test_due_wake_ups_become_one_task_a_run(rig: Rig) -> None:
     assert sorted(lease.run_id for lease in leases) == ["hook", "retry", "timer"]
 
 
+async def test_a_claim_can_make_work_of_what_is_due_in_the_same_call(rig: Rig) -> None:
+    store = rig.store
+    await three(store)
+    assert await store.claim_runs("default", 10, "me", MINUTE, due=True) == []
+    rig.advance(MINUTE)
+    assert await store.claim_runs("default", 10, "me", MINUTE) == []
+    leases = await store.claim_runs("default", 10, "me", MINUTE, due=True)
+    assert sorted(lease.run_id for lease in leases) == ["hook", "retry", "timer"]
+    assert await store.enqueue_due() == []
+
+
 async def test_a_wake_up_is_moved_once(rig: Rig) -> None:
     store = rig.store
     await three(store)

@@ -1,18 +1,21 @@
 -- flow_claim_runs: takes leases of runs of some queues, and reads the short histories, those of new
 --   runs first of all, in the same call.
 -- Arguments: p_queues to p_max_crashes as in flow_claim_tasks; p_events, the longest history that
---   is read: others are left to flow_load_runs.
+--   is read: others are left to flow_load_runs; p_due, make work of what is due first, as
+--   flow_enqueue_due does: a worker with nothing to do looks at both in one transaction.
 -- Returns one row a run, as flow_claim_tasks orders them; db_now as events write times; status and
 --   events as flow_load_runs returns them, both null for a longer history;
 --   previous_owner is who held the lease that expired, null where nobody did.
 -- The histories are read by a statement of its own, under the run locks of the claim: each ends at
 --   the head that was claimed. If they cannot be read, the claim stands, and all of them are null:
 --   one broken row must not keep its neighbours from being driven.
--- Locks and SQLSTATEs: as flow_claim_tasks. Callers: worker.
+-- Locks and SQLSTATEs: as flow_claim_tasks, and before them those of flow_enqueue_due.
+-- Callers: worker.
 CREATE FUNCTION flow_claim_runs(
     p_queues text[], p_limit integer, p_owner text, p_lease interval,
     p_builds text[] DEFAULT NULL, p_accept_unpinned boolean DEFAULT true,
-    p_workflows text[] DEFAULT NULL, p_max_crashes integer DEFAULT 3, p_events bigint DEFAULT 8
+    p_workflows text[] DEFAULT NULL, p_max_crashes integer DEFAULT 3, p_events bigint DEFAULT 8,
+    p_due boolean DEFAULT false
 ) RETURNS TABLE (
     run_id text, epoch bigint, wakes bigint, head_sequence bigint, db_now text, task_id bigint,
     attempts integer, status text, events text, previous_owner text
@@ -36,6 +39,9 @@ DECLARE
     v_events text[];
     v_now text;
 BEGIN
+    IF p_due THEN
+        PERFORM FROM flow_enqueue_due();
+    END IF;
     SELECT array_agg(c.run_id), array_agg(c.epoch), array_agg(c.wakes), array_agg(c.head_sequence),
            array_agg(c.task_id), array_agg(c.attempts), array_agg(c.previous_owner),
            array_agg(c.run_id) FILTER (WHERE c.head_sequence <= p_events),
@@ -69,6 +75,7 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_claim_runs(text[], integer, text, interval, text[], boolean, text[],
-    integer, bigint) FROM PUBLIC;
+    integer, bigint, boolean) FROM PUBLIC;
 COMMENT ON FUNCTION flow_claim_runs(text[], integer, text, interval, text[], boolean, text[],
-    integer, bigint) IS 'Takes leases of runs of some queues and reads the short histories.';
+    integer, bigint, boolean)
+    IS 'Takes leases of runs of some queues and reads the short histories.';
