@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from flowpg.errors import InvalidArgument, StoreError, StoreUnavailable
+from flowpg.errors import InvalidArgument, NonRetryable, StoreError, StoreUnavailable
 from flowpg.postgres.errors import connection_refused, is_driver_error
 from flowpg.postgres.pool import connection_options
 from flowpg.replay.runtime import TransactionKind
@@ -33,7 +33,8 @@ MAX_CONNECTIONS = 8
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An open transaction: what the code of the step gets, the connection that verbs are run on,
-    and how to commit. ``flush`` and ``commit`` are awaited where the session is asynchronous."""
+    what is to be done first of all (flushing a session; NonRetryable if the step has ended its
+    transaction itself), and how to commit. Both are awaited where the session is asynchronous."""
 
     given: Any
     connection: Any
@@ -88,7 +89,8 @@ class StepSessions:
                 await transaction.__aenter__()
                 try:
                     commit = functools.partial(transaction.__aexit__, None, None, None)
-                    yield Opened(connection, connection, _nothing_async, commit)
+                    check = functools.partial(_check_async, connection)
+                    yield Opened(connection, connection, check, commit)
                 finally:
                     if _open(connection):
                         with contextlib.suppress(psycopg.Error):
@@ -182,7 +184,8 @@ class StepSessions:
                 transaction.__enter__()
                 try:
                     commit = functools.partial(transaction.__exit__, None, None, None)
-                    yield Opened(connection, connection, _nothing, commit)
+                    check = functools.partial(_check, connection)
+                    yield Opened(connection, connection, check, commit)
                 finally:
                     if _open(connection):
                         with contextlib.suppress(psycopg.Error):
@@ -221,13 +224,14 @@ class StepSessions:
             raise _refused(error) from None
         with connecting as connection:
             transaction = connection.begin()
+            commit = _alchemy_commit(transaction)
             if kind == "connection":
-                yield Opened(connection, connection, _nothing, _alchemy_commit(transaction))
+                yield Opened(connection, connection, _nothing, commit)
                 return
             from sqlalchemy.orm import Session
 
             with Session(bind=connection, expire_on_commit=False) as session:
-                yield Opened(session, connection, session.flush, _alchemy_commit(transaction))
+                yield Opened(session, connection, session.flush, commit)
 
     def _alchemy_sync(self) -> Any:
         with self._lock:
@@ -291,10 +295,7 @@ def _open(connection: Any) -> bool:
 def _alchemy_commit(transaction: Any) -> Callable[[], Any]:
     def commit() -> Awaitable[None] | None:
         if not transaction.is_active:
-            raise InvalidArgument(
-                "the step has ended its transaction itself, so that it could not be committed "
-                "together with the step's completion; leave commit and rollback to flowpg"
-            )
+            raise NonRetryable(_ENDED)
         done: Awaitable[None] | None = transaction.commit()
         return done
 
@@ -305,6 +306,22 @@ def _refused(error: BaseException) -> BaseException:
     if not is_driver_error(error):
         return error
     return connection_refused(getattr(error, "orig", None) or error)
+
+
+_ENDED = (
+    "the step has ended its transaction itself, so that it could not be committed together with "
+    "the step's completion; leave commit and rollback to flowpg"
+)
+
+
+def _check(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    # By a COMMIT or ROLLBACK as text, which psycopg does not refuse.
+    if connection.pgconn.transaction_status == TransactionStatus.IDLE:
+        raise NonRetryable(_ENDED)
+
+
+async def _check_async(connection: psycopg.AsyncConnection[Any]) -> None:
+    _check(connection)
 
 
 def _nothing() -> None:
