@@ -333,6 +333,11 @@ def make_step(
         raise InvalidArgument("a step must be a function")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise InvalidArgument("a step must return its result; it cannot be a generator")
+    if not isinstance(fatal, tuple) or not all(
+        inspect.isclass(one) and issubclass(one, BaseException) for one in fatal
+    ):
+        # One class alone would only be found out when the step fails.
+        raise InvalidArgument("fatal must be a tuple of exception classes, such as (ValueError,)")
     kind: Any = AsyncStep if inspect.iscoroutinefunction(function) else SyncStep
     name = name or function.__name__
     transaction = transaction_kind(function, name, transactional)

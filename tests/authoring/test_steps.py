@@ -376,6 +376,9 @@ def test_what_is_no_step_is_refused_when_it_is_declared() -> None:
         app.step(name="work")(lambda: None)
     with pytest.raises(Exception, match="negative"):
         app.step(name="x", retry=RetryPolicy(max_attempts=-1))(lambda: None)
+    for fatal in (ValueError, ("ValueError",), (5,)):
+        with pytest.raises(InvalidArgument, match="tuple of exception classes"):
+            app.step(name="x", fatal=fatal)(lambda: None)  # type: ignore[arg-type]
 
 
 async def test_a_call_that_is_not_awaited_warns_as_a_coroutine_does() -> None:
