@@ -10,7 +10,6 @@ from flowpg import (
     FlowApp,
     FlowError,
     FlowWorker,
-    HookConflict,
     HookTokenNotFound,
     RunNotFound,
     RunStatus,
@@ -248,23 +247,21 @@ async def test_an_answer_in_the_turn_that_ends_the_run_is_taken_or_refused_and_n
 
         await until_async(opened, "both hooks are open")
 
-        async def more(run_id: str = run_id) -> bool:
+        async def answer(name: str, run_id: str = run_id) -> bool:
             try:
-                await client.resume_hook(run_id, "more", "more", drive=False)
+                await client.resume_hook(run_id, name, name, drive=False)
             except FlowError:  # the run has ended, or withdrawn the hook
                 return False
             return True
 
-        accepted, _ = await asyncio.gather(
-            more(), client.resume_hook(run_id, "stop", "stop", drive=False)
-        )
+        accepted = sum(await asyncio.gather(answer("more"), answer("stop")))
         await until_ended(client, run_id)
         history = [event.type for event in await client.history(run_id)]
         # What was accepted stands in the history; what was refused does not.
-        assert history.count("hook_received") == 1 + accepted
+        assert history.count("hook_received") == accepted
         taken += accepted
-        with pytest.raises((HookConflict, FlowError)):
+        with pytest.raises(FlowError):
             await client.resume_hook(run_id, "more", "too late", drive=False)
     worker.stop()
     await working
-    assert taken
+    assert taken >= 15
