@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from threading import Event, Lock
@@ -70,7 +70,7 @@ class FlowClient:
         prepare: bool = True,
         timeout: float = 30.0,
         direct_dsn: str | None = None,
-        codecs: Sequence[PayloadCodec] = (),
+        codecs: Iterable[PayloadCodec] = (),
     ) -> None:
         self._codecs = CodecChain(codecs)
         self._schema = schema

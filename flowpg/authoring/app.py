@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
@@ -124,7 +124,7 @@ class FlowApp:
         longest_turn: timedelta | None = timedelta(seconds=10),
         strict: bool = False,
         transactions: Any = None,
-        codecs: Sequence[PayloadCodec] = (),
+        codecs: Iterable[PayloadCodec] = (),
     ) -> None:
         self.name = check_id(name, "app name", 255)
         if max_parked < 0 or step_threads < 1:

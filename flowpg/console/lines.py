@@ -13,6 +13,8 @@ from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.model.times import format_time
 
 _COUNTED = ("pending", "running", "suspended", "cancelling", "completed", "failed", "cancelled")
+_RECORDS = ("flowpg.error: ", "flowpg.sealed: ")
+"""How the last line of an error text begins where a program reads on."""
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -92,7 +94,7 @@ def detail(event: FlowEventEnvelope) -> str:
         parts.append(f"{verb.get(event.type, 'due')} {moment(deadline)}")
     if event.type == events.RUN_TIMED_OUT:
         parts.append(f"deadline {data.get('deadline')}")
-    parts += [_line(str(data[name])) for name in ("error", "reason") if data.get(name)]
+    parts += [_line(legible(str(data[name]))) for name in ("error", "reason") if data.get(name)]
     return ", ".join(parts)
 
 
@@ -152,6 +154,12 @@ def show_json(
 def moment(when: datetime) -> str:
     """A time of the database, to the second."""
     return f"{when:%Y-%m-%d %H:%M:%S}Z"
+
+
+def legible(error: str | None) -> str:
+    """An error text without the record below it, which is for programs: ``--json`` has it."""
+    head, _, last = (error or "").rpartition("\n")
+    return head if last.startswith(_RECORDS) else error or ""
 
 
 def _line(text: str) -> str:

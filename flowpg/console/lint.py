@@ -48,7 +48,9 @@ def lint(
         for finding in found:
             typer.echo(str(finding))
         files = len({finding.path for finding in found})
-        many = f"{len(found)} to change in {files} files" if found else "nothing to change"
+        many = "nothing to change"
+        if found:
+            many = f"{len(found)} to change in {lines.counted(files, 'file')}"
         if unread:
             many += f"; {lines.counted(len(unread), 'file')} could not be read"
         typer.echo(f"flowpg: {many}", err=True)

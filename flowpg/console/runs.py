@@ -113,7 +113,7 @@ def show(
         *(("waits for", lines.wait_line(item, now)) for item in waiting),
         *((f"{name} =", jsontext.encode(value)) for name, value in row.attributes.items()),
         ("reason", reason),
-        ("error", snapshot.error),
+        ("error", lines.legible(snapshot.error)),
     ]
     if snapshot.status is RunStatus.COMPLETED:
         said.append(("output", jsontext.encode(snapshot.output)))
@@ -124,7 +124,7 @@ def show(
             (
                 *(step.step_id, step.step_name, step.status),
                 f"{step.attempt} of {step.retry.attempts}",
-                step.error or "",
+                lines.legible(step.error),
             )
             for step in snapshot.steps.values()
         ]
@@ -174,7 +174,9 @@ def cancel(
 def answer(
     run_id: RunArgument,
     hook_id: Annotated[str, typer.Argument(help="The hook's id.", show_default=False)],
-    payload: Annotated[str, typer.Option(help="The answer, as JSON.")] = "null",
+    payload: Annotated[
+        str, typer.Option(help="The answer, as JSON; null for none.", show_default=False)
+    ],
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:

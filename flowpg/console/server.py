@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -38,9 +39,13 @@ def serve(
         int | None,
         typer.Option(help="Listen on this port of 127.0.0.1 too, with a password; 0 is any port."),
     ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds that another process may keep its server for."),
+    ] = 10,
 ) -> None:
-    """Run the embedded PostgreSQL in the foreground, and print its DSN; where one runs already,
-    print that one's DSN and fail.
+    """Run the embedded PostgreSQL in the foreground, and print its DSN; where one runs already and
+    goes on running, print that one's DSN and fail.
 
     Other commands find it by themselves when they are started in the same directory. It stops with
     Ctrl-C, SIGTERM, or the end of this process however it comes.
@@ -54,12 +59,27 @@ def serve(
         signal.signal(number, end)
     directory = data or default_directory()
     with ExitStack() as stack:
-        try:
-            server = stack.enter_context(EmbeddedPostgres(directory, tcp_port=tcp))
-        except DirectoryInUse:
-            if theirs := running_dsn(directory):
-                _print_dsn(theirs)
-            raise
+        # A command that began at the same time may have been first, with a server for itself.
+        patient_until, said = time.monotonic() + wait, False
+        while True:
+            try:
+                server = stack.enter_context(EmbeddedPostgres(directory, tcp_port=tcp))
+                break
+            except DirectoryInUse:
+                if ended.is_set():
+                    return
+                if time.monotonic() >= patient_until:
+                    if theirs := running_dsn(directory):
+                        _print_dsn(theirs)
+                    raise
+            if not said:
+                typer.echo(
+                    f"flowpg: another process has a server in {directory}; waiting up to "
+                    f"{wait:g} s for it to end",
+                    err=True,
+                )
+                said = True
+            ended.wait(_LOOK_AGAIN)
         typer.echo(
             f"flowpg: PostgreSQL {server.release} in {server.directory}; Ctrl-C stops it", err=True
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -81,7 +81,7 @@ class FlowEngineBuilder:
         self._options = replace(self._options, parked_runs=runs)
         return self
 
-    def with_codecs(self, codecs: Sequence[PayloadCodec]) -> FlowEngineBuilder:
+    def with_codecs(self, codecs: Iterable[PayloadCodec]) -> FlowEngineBuilder:
         """What seals the inputs and answers that this engine hands to the store (default: the
         codecs of its FlowApp). For an engine without a runtime, which only starts and answers."""
         self._options = replace(self._options, codecs=CodecChain(codecs))

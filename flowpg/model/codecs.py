@@ -16,7 +16,7 @@ import base64
 import binascii
 import hashlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from flowpg.errors import InvalidArgument, UndecodablePayload
@@ -90,7 +90,7 @@ class CodecChain:
     """Codecs in the order in which they are applied to what is stored; without any, only reads
     what is not sealed. Errors name run and place, never a value."""
 
-    def __init__(self, codecs: Sequence[PayloadCodec] = ()) -> None:
+    def __init__(self, codecs: Iterable[PayloadCodec] = ()) -> None:
         self.codecs = tuple(codecs)
         self._by_name = {codec.name: codec for codec in self.codecs}
         if len(self._by_name) < len(self.codecs) or any(":" in name for name in self._by_name):
@@ -98,6 +98,10 @@ class CodecChain:
 
     def __bool__(self) -> bool:
         return bool(self.codecs)
+
+    def __iter__(self) -> Iterator[PayloadCodec]:
+        # So that what an app has can be given on: ``FlowClient(dsn, codecs=app.codecs)``.
+        return iter(self.codecs)
 
     # -- values ---------------------------------------------------------------------------------
 

@@ -72,6 +72,19 @@ async def test_a_history_says_what_failed_and_which_attempt(
     assert LONG not in printed
 
 
+@pytest.mark.parametrize("mark", ["flowpg.error: ", "flowpg.sealed: "])
+def test_the_part_of_an_error_that_is_for_programs_is_left_out(mark: str) -> None:
+    assert lines.legible(f"ValueError: no\nsuch thing\n{mark}{{}}") == "ValueError: no\nsuch thing"
+    assert lines.legible("ValueError: no") == "ValueError: no"
+    assert lines.legible(None) == ""
+
+
+def test_an_answer_is_never_made_up() -> None:
+    result = CliRunner().invoke(app, ["answer", "order-1", "approval"])
+    assert result.exit_code == 2
+    assert "--payload" in result.output + result.stderr
+
+
 async def test_a_cancelled_run_says_why(postgres_only: EngineStore, direct_dsn: str) -> None:
     engine = await postgres_only.engine(None)
     await engine.start_with_id("order-1", SPEC, "s", drive=False)

@@ -126,7 +126,7 @@ def test_a_second_server_prints_the_dsn_of_the_first_and_fails(
 ) -> None:
     with EmbeddedPostgres(place, binaries=binaries) as server:
         second = subprocess.run(
-            [sys.executable, "-m", "flowpg", "server"],
+            [sys.executable, "-m", "flowpg", "server", "--wait", "0"],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -138,3 +138,23 @@ def test_a_second_server_prints_the_dsn_of_the_first_and_fails(
         assert f"export FLOWPG_DSN='{server.dsn}'\n" in second.stderr
         assert "belongs to" in second.stderr
         assert value(server.dsn, "SELECT 1") == 1
+
+
+def test_a_server_takes_over_from_a_command_that_had_one_for_itself(
+    place: Path, binaries: Binaries
+) -> None:
+    with EmbeddedPostgres(place, binaries=binaries):
+        second = subprocess.Popen(
+            [sys.executable, "-m", "flowpg", "server", "--wait", "60"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert second.stdout is not None
+        assert second.stderr is not None
+        assert "another process has a server" in second.stderr.readline()
+    with second:
+        assert value(second.stdout.readline().strip(), "SELECT 1") == 1
+        second.terminate()
+    assert second.returncode == 0
