@@ -101,7 +101,7 @@ def show(dsn: str, client: FlowClient, witness: psycopg.Connection[Any]) -> int:
     out.print(
         "How to go on:\n"
         "  examples/invoice_workflow.py   the workflow you just saw, ordinary asyncio\n"
-        "  docs/quickstart.md             your own workflow in five minutes\n"
+        "  docs/quickstart.md             your own workflow in ten minutes\n"
         "  .venv/bin/flowpg --help        migrate, worker, runs, history, ...\n"
         "  make test                      the whole test suite\n"
     )

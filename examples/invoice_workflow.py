@@ -13,8 +13,7 @@ from datetime import timedelta
 
 import psycopg
 
-from flowpg import FlowApp, HookMetadata, Retry, hook
-from flowpg.authoring import info, step_context
+from flowpg import FlowApp, HookMetadata, Retry, hook, info, step_context
 
 app = FlowApp("invoices")
 

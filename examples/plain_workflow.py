@@ -3,8 +3,7 @@
 import asyncio
 from typing import Any
 
-from flowpg import FlowApp, open_engine, sync
-from flowpg.authoring import patched, set_attributes
+from flowpg import FlowApp, open_engine, patched, set_attributes, sync
 
 app = FlowApp("parcels")
 

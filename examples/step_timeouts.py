@@ -6,8 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from flowpg import FlowApp, Retry, StartToCloseTimeout, StepTimeouts, open_engine
-from flowpg.authoring import step_context
+from flowpg import FlowApp, Retry, StartToCloseTimeout, StepTimeouts, open_engine, step_context
 
 app = FlowApp("copies")
 

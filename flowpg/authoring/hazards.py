@@ -47,10 +47,10 @@ class Hazard(NamedTuple):
     instead: str
 
 
-NOW = "use flowpg.authoring.now() or time_ns(), the time of the history"
-CHANCE = "use flowpg.authoring.random(), the same in every replay"
-SECRET = "make secrets in a step; flowpg.authoring.random() can be guessed"
-IDS = "use flowpg.authoring.uuid4() or uuid7(), the same in every replay"
+NOW = "use flowpg.now() or time_ns(), the time of the history"
+CHANCE = "use flowpg.random(), the same in every replay"
+SECRET = "make secrets in a step; flowpg.random() can be guessed"
+IDS = "use flowpg.uuid4() or uuid7(), the same in every replay"
 SLEEP = "use `await asyncio.sleep(...)`, or flowpg.sync.sleep(...): durable timers"
 SETTINGS = "pass it as an argument, or read it in a step"
 IN_STEP = "do it in a step (@app.step) and await that"

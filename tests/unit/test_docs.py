@@ -1,0 +1,52 @@
+"""What the pages for users say can be followed: links lead somewhere, programs read as Python."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PAGES = [Path("README.md"), Path("CONTRIBUTING.md"), *sorted(Path("docs").rglob("*.md"))]
+SHOWN = [
+    (page, text)
+    for page in PAGES
+    for text in re.findall(
+        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+]
+
+
+def there_is(module: ModuleType, name: str) -> bool:
+    """Whether ``from module import name`` works."""
+    return hasattr(module, name) or find_spec(f"{module.__name__}.{name}") is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("number", range(len(SHOWN)))
+def test_programs_import_what_there_is(number: int) -> None:
+    page, text = SHOWN[number]
+    # Fragments of asynchronous functions are shown without the function.
+    body = "".join(f"    {line}" for line in text.splitlines(keepends=True))
+    tree = ast.parse(f"async def shown():\n{body}", filename=str(page))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flowpg":
+            module = importlib.import_module(str(node.module))
+            names = [name.name for name in node.names]
+            missing = [name for name in names if not there_is(module, name)]
+            assert missing == [], page
+
+
+def test_every_how_to_is_linked_from_the_readme() -> None:
+    readme = Path("README.md").read_text(encoding="utf-8")
+    pages = sorted(Path("docs/how-to").glob("*.md"))
+    assert [str(page) for page in pages if f"({page})" not in readme] == []
