@@ -11,6 +11,7 @@ from flowpg.engine.flow_engine import FlowEngine
 from flowpg.engine.tip import RunTip
 from flowpg.errors import StoreError, StoreUnavailable
 from flowpg.fleet.registry import known
+from flowpg.fleet.strays import Strays
 from flowpg.model.records import Capabilities, LoadedRun, RunLease
 
 logger = logging.getLogger("flowpg.fleet.worker")
@@ -34,7 +35,8 @@ Begin = Callable[[RunLease, LoadedRun | None, RunTip | None], None]
 
 class Claims:
     """Claims runs of some queues for ``engine``, all in one call; ``begin`` is called with each of
-    them, whatever happens after the claim. ``schedule``: make work of what is due."""
+    them, whatever happens after the claim. ``schedule``: make work of what is due; ``held``: the
+    leases that are driven."""
 
     def __init__(
         self,
@@ -43,8 +45,11 @@ class Claims:
         max_crashes: int,
         schedule: bool,
         begin: Begin,
+        held: Callable[[], Sequence[RunLease]],
     ) -> None:
         self._engine = engine
+        lease = engine.options.lease
+        self.strays = Strays(engine.store, queues, engine.owner, lease, held)
         self._queues = queues
         self._max_crashes = max_crashes
         self._schedule = schedule
@@ -54,6 +59,7 @@ class Claims:
 
     async def take(self, free: int, *, due: Due = Due.AFTER) -> int:
         """Claim up to ``free`` runs and begin to drive them; returns how many. StoreError."""
+        await self.strays.give_back()
         if not self._schedule:
             return await self._claim_and_begin(free)
         if due is Due.WITH and not self._apart:
@@ -113,7 +119,7 @@ class Claims:
             known(engine.runtime, "workflows"),
             self._max_crashes,
         )
-        asked = self._queues, limit, engine.owner, options.lease, may
+        asked = self._queues, limit, self.strays.owner, options.lease, may
         return await engine.store.claim_runs(*asked, due=due)
 
 

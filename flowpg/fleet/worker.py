@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
 
@@ -70,7 +71,7 @@ class FlowWorker:
         self.grace = grace
         self._claim_timeout = claim_timeout.total_seconds()
         self._pace = Pace(_BUSY_PAUSE, poll.total_seconds())
-        self._active: dict[asyncio.Task[None], str] = {}
+        self._active: dict[asyncio.Task[None], RunLease] = {}
         self._abandoned: set[asyncio.Task[int]] = set()
         self._returning: set[asyncio.Task[None]] = set()
         self._surroundings = surroundings
@@ -81,7 +82,10 @@ class FlowWorker:
         self._stopped = asyncio.Event()
         # Looks more than once after a deadline, if this clock is a little ahead of the database's.
         self._attention = Attention(on_deadline=lambda: self._pace.found(busy=True))
-        self._claims = Claims(engine, self.queues, max_crashes, surroundings.schedule, self._begin)
+        self._claims = Claims(
+            *(engine, self.queues, max_crashes, surroundings.schedule, self._begin),
+            lambda: list(self._active.values()),
+        )
 
     # -- lifecycle ------------------------------------------------------------------------------
 
@@ -246,6 +250,7 @@ class FlowWorker:
     def _abandon(self, claim: asyncio.Task[int]) -> None:
         # Cancelled, and not waited for: what holds it up may hold up the cancellation too.
         claim.cancel()
+        self._claims.strays.abandoned(claim)
         self._abandoned.add(claim)
         claim.add_done_callback(self._abandoned.discard)
 
@@ -258,7 +263,7 @@ class FlowWorker:
 
     def _begin(self, lease: RunLease, loaded: LoadedRun | None, parked: RunTip | None) -> None:
         task = asyncio.ensure_future(self._drive(lease, loaded, parked))
-        self._active[task] = lease.run_id
+        self._active[task] = lease
         task.add_done_callback(self._freed)
 
     async def _drive(
@@ -319,8 +324,8 @@ class FlowWorker:
     # -- stopping -------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        for run_id in self._active.values():
-            self.engine.drain(run_id)
+        for lease in self._active.values():
+            self.engine.drain(lease.run_id)
 
     async def _wind_down(self) -> None:
         self._stopping = True
@@ -339,3 +344,8 @@ class FlowWorker:
                 await asyncio.wait(left)
             if self._returning:
                 await asyncio.wait(set(self._returning), timeout=_LAST_CALL)
+            if self._abandoned:
+                await asyncio.wait(set(self._abandoned), timeout=_LAST_CALL)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_CALL):
+                    await self._claims.strays.give_back()

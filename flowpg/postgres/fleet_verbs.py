@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 from flowpg.model.arguments import check_queue
 from flowpg.model.ids import check_id
+from flowpg.model.records import RunLease
 from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text, utc
 
 _BEAT = Function(
@@ -29,6 +31,7 @@ _LIVE = Function(
 )
 _HINT = Function("flow_listen_hint", ("text[]", "interval"))
 _CHANNEL = Function("flow_channel", ())
+_STRAYS = Function("flow_release_strays", ("text[]", "text", "json"), ("released", "busy"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +122,16 @@ def _members(row: Row) -> dict[str, Any]:
 
 def _nothing(rows: Sequence[Row]) -> None:
     return None
+
+
+def release_strays(
+    queues: Sequence[str], owner: str, held: Sequence[RunLease]
+) -> Call[tuple[int, int]]:
+    """Give back the leases of runs that ``owner`` has in these queues, but those that are ``held``:
+    how many were given back, and how many could not be because their run is busy."""
+
+    def read(rows: Sequence[Row]) -> tuple[int, int]:
+        return rows[0][0], rows[0][1]
+
+    kept = json.dumps([{"task_id": lease.task_id, "epoch": lease.epoch} for lease in held])
+    return Call(_STRAYS, (array_text(queues), check_id(owner, "lease owner"), kept), read)

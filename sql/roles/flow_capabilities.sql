@@ -33,7 +33,8 @@ AS $$
         ('flow_give_back'), ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),
         ('flow_release_tasks'), ('flow_requeue_expired'), ('flow_dead_letter'), ('flow_redrive'),
         ('flow_pause_queue'), ('flow_resume_queue'), ('flow_set_queue_limits'),
-        ('flow_listen_hint'), ('flow_worker_beat'), ('flow_worker_gone')
+        ('flow_listen_hint'), ('flow_worker_beat'), ('flow_worker_gone'),
+        ('flow_release_strays')
     ), verbs (capability, name) AS (
         SELECT c.capability, r.name FROM reads AS r
          CROSS JOIN (VALUES ('reader'), ('client'), ('worker')) AS c (capability)

@@ -13,6 +13,7 @@ from flowpg.errors import SerializationError, StoreError, StoreUnavailable
 from flowpg.fleet.liveness import served
 from flowpg.fleet.pacing import Pace
 from flowpg.fleet.worker import FlowWorker
+from flowpg.model.records import RunLease
 from flowpg.model.snapshot import RunStatus
 from flowpg.postgres import claim_calls
 from flowpg.store.postgres import PostgresEventStore
@@ -165,6 +166,46 @@ async def test_a_claim_that_hangs_does_not_keep_a_stopped_worker(
     worker.stop()
     async with asyncio.timeout(20):
         await working
+
+
+class Deaf(PostgresEventStore):
+    """Hears no answer to its first claim that took something."""
+
+    deaf = True
+
+    async def claim_runs(self, *args: Any, **kwargs: Any) -> list[RunLease]:
+        leases = await super().claim_runs(*args, **kwargs)
+        if leases and self.deaf:
+            self.deaf = False
+            await asyncio.Event().wait()
+        return leases
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_what_a_claim_took_whose_answer_was_not_waited_for_is_given_back(
+    postgres_only: EngineStore, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    monkeypatch.setattr("flowpg.fleet.worker._LAST_CALL", 0.2)
+    assert postgres_only.dsn is not None
+    waiting = await postgres_only.engine(None)
+    schema = cast("PostgresEventStore", waiting.store).schema
+    store = await Deaf.connect(postgres_only.dsn, schema=schema)
+    engine = await postgres_only.engine(Script(in_order("a"), {"work": echo}), wrap=lambda _: store)
+    run_id = await engine.start(SPEC, drive=False)
+    worker = FlowWorker(engine, claim_timeout=timedelta(seconds=30) if stopped else 20 * BRIEF)
+    working = asyncio.ensure_future(worker.run())
+    if stopped:
+        await until_async(lambda: _true(not store.deaf), "it is claimed")
+        worker.stop()
+        await working
+        [lease] = await waiting.store.claim_runs("default", 10, "other", LEASE)
+        assert (lease.run_id, lease.attempts, lease.previous_owner) == (run_id, 1, None)
+    else:
+        # Long before the lease would have run out.
+        await waiting.wait(run_id, timedelta(seconds=20))
+        worker.stop()
+        await working
+    await store.close()
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
