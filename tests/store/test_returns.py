@@ -1,6 +1,7 @@
 """Giving back: leases of one moment share a call, a busy run keeps none of the others."""
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -8,6 +9,7 @@ import psycopg
 
 from flowpg.errors import StoreUnavailable
 from flowpg.model.records import RunLease
+from flowpg.postgres.fleet_verbs import release_strays
 from flowpg.postgres.returns import Returns
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
@@ -118,3 +120,20 @@ async def test_a_lease_that_was_lost_is_not_given_back(
     await postgres_store.give_back(leases[1])
     answers = await asyncio.gather(*map(postgres_store.give_back, leases))
     assert answers == [True, False, True]
+
+
+async def test_strays_are_what_a_name_holds_beyond_what_its_process_has(
+    postgres_store: PostgresEventStore,
+) -> None:
+    store = postgres_store
+    leases = await _claimed(store, 4)
+    lost_and_taken_again = dataclasses.replace(leases[1], epoch=leases[1].epoch - 1)
+    held = [leases[0], lost_and_taken_again]
+    assert await store.call(release_strays(["other"], "me", held)) == (0, 0)
+    assert await store.call(release_strays(["default"], "you", held)) == (0, 0)
+    assert await store.call(release_strays(["default"], "me", held)) == (3, 0)
+    assert await store.call(release_strays(["default"], "me", held)) == (0, 0)
+    again = await store.claim_runs("default", 50, "you", MINUTE)
+    assert {lease.run_id: lease.attempts for lease in again} == {
+        lease.run_id: 1 for lease in leases[1:]
+    }
