@@ -1,0 +1,180 @@
+"""Workflows whose histories are kept, for the code of every later day to repeat."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import flowpg.sync
+from flowpg import FlowApp, Retry, hook
+from flowpg.authoring.context import (
+    now,
+    patched,
+    progress,
+    random,
+    set_attributes,
+    uuid4,
+    uuid7,
+    wait_until,
+)
+from flowpg.authoring.step_context import step_context
+from flowpg.testing import TestedRun, WorkflowEnvironment
+
+app = FlowApp("kept")
+
+
+@dataclass
+class Line:
+    """A line of an order."""
+
+    article: UUID
+    price: Decimal
+    wanted: date
+    tags: frozenset[str]
+
+
+LINE = Line(UUID(int=7), Decimal("1.50"), date(2026, 2, 28), frozenset({"new", "blue", "red"}))
+
+
+@app.step(retry=Retry.exponential(4, timedelta(seconds=2)))
+async def book(line: Line, number: int = 1) -> Line:
+    """Fails at first."""
+    if step_context().attempt < 3:
+        raise ConnectionError("later")
+    return line
+
+
+@app.step
+def total(lines: list[Line], *, vat: Decimal) -> Decimal:
+    """A plain function."""
+    return sum((line.price for line in lines), Decimal(0)) * (1 + vat)
+
+
+@app.step(retry=Retry.none())
+async def refuse(why: str) -> None:
+    """Fails for good."""
+    raise PermissionError(why) from OSError(13, "denied")
+
+
+@app.workflow
+async def order(line: Line, count: int) -> dict[str, Any]:
+    """Steps beside each other with retries, a timer, an answer, facts about the run."""
+    progress(0, count, "booking")
+    set_attributes(customer="acme", urgent=True)
+    lines = await asyncio.gather(*(book(line, n) for n in range(count)))
+    progress(count, count, details={"lines": count})
+    await asyncio.sleep(3600)
+    async with hook("approval", bool, token="approval", expires=timedelta(days=3)) as approval:
+        try:
+            async with asyncio.timeout(7200):
+                approved = await approval
+        except TimeoutError:
+            approved = False
+    sum_ = await total.run(lines, vat=Decimal("0.19"))
+    try:
+        await refuse("no")
+    except PermissionError as error:
+        reason = f"{error!r} {error.__cause__!r}"
+    return {"approved": approved, "total": sum_, "reason": reason, "at": now()}
+
+
+@app.workflow
+async def chance() -> list[Any]:
+    """Everything that a replay has to make up again."""
+    found: list[Any] = [uuid4(), uuid7(), random().random(), now()]
+    await asyncio.sleep(1.5)
+    found += [uuid4(), random().randrange(10**9), patched("other name")]
+    await wait_until(datetime(2026, 3, 1, tzinfo=UTC))
+    tasks = [asyncio.create_task(_draw(n)) for n in range(3)]
+    return [*found, *[await task for task in tasks]]
+
+
+async def _draw(number: int) -> float:
+    await asyncio.sleep(number)
+    return random().random()
+
+
+@app.workflow
+async def losers() -> list[Any]:
+    """Races: what loses is closed."""
+    seen: list[Any] = []
+    timers = [asyncio.create_task(asyncio.sleep(n, n)) for n in (30, 10, 20)]
+    done, pending = await asyncio.wait(timers, return_when=asyncio.FIRST_COMPLETED)
+    seen += [task.result() for task in done]
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    try:
+        await asyncio.wait_for(hook("never", token="never"), 5)
+    except TimeoutError:
+        seen.append("timeout")
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(100))
+            group.create_task(refuse("group"))
+    except* PermissionError as errors:
+        seen.append(len(errors.exceptions))
+    lock, queue = asyncio.Lock(), asyncio.Queue[int]()
+
+    async def worker(n: int) -> None:
+        async with lock:
+            await asyncio.sleep(1)
+            await queue.put(n)
+
+    await asyncio.gather(*(worker(n) for n in range(3)))
+    seen += [queue.get_nowait() for _ in range(3)]
+    for item in asyncio.as_completed([asyncio.sleep(n, n) for n in (3, 1, 2)]):
+        seen.append(await item)
+    return seen
+
+
+@app.workflow
+async def called_off(line: Line) -> None:
+    """Cleans up when it is cancelled."""
+    try:
+        await hook("go", token="go")
+    except asyncio.CancelledError:
+        await book(line, 99)
+        await asyncio.sleep(60)
+        raise
+
+
+@app.workflow
+def plainly(line: Line) -> list[Any]:
+    """Without async."""
+    first = total([line], vat=Decimal("0.07"))
+    flowpg.sync.sleep(timedelta(minutes=5))
+    answer = flowpg.sync.hook("ok", bool, token="ok").result()
+    return [first, answer, total([line], vat=Decimal(0))]
+
+
+Scenario = Callable[[WorkflowEnvironment, TestedRun[Any]], Awaitable[None]]
+
+
+async def _nothing(env: WorkflowEnvironment, run: TestedRun[Any]) -> None: ...
+
+
+async def _approve(env: WorkflowEnvironment, run: TestedRun[Any]) -> None:
+    env.after(timedelta(hours=2), lambda: run.answer("approval", True))
+
+
+async def _call_off(env: WorkflowEnvironment, run: TestedRun[Any]) -> None:
+    await env.advance(timedelta(minutes=1))
+    await run.cancel("not any more")
+
+
+async def _say_ok(env: WorkflowEnvironment, run: TestedRun[Any]) -> None:
+    env.after(timedelta(hours=1), lambda: run.answer("ok", True))
+
+
+PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], Scenario]] = {
+    "order": (order, (LINE, 3), _approve),
+    "order-unanswered": (order, (LINE, 1), _nothing),
+    "chance": (chance, (), _nothing),
+    "losers": (losers, (), _nothing),
+    "called-off": (called_off, (LINE,), _call_off),
+    "plainly": (plainly, (LINE,), _say_ok),
+}
