@@ -109,8 +109,19 @@ def progress(
     """Report how far the workflow is: ``completed`` of ``total`` units, and any JSON ``details``.
 
     It is recorded with what the workflow does next. Anyone who may read the run can read it.
+    InvalidArgument for numbers that are none, or do not go together.
     """
     run = _run("progress()", "a client reports with record_progress")
+    for name, given, kind in (
+        ("completed", completed, int),
+        ("total", total, int | None),
+        ("message", message, str | None),
+    ):
+        if isinstance(given, bool) or not isinstance(given, kind):
+            raise InvalidArgument(
+                f"progress() takes whole numbers, and a text as message=; {name} is "
+                f"{type(given).__name__}"
+            )
     report = WorkflowProgress(
         progress_id=operation_id("progress", run.loop.next_position()),
         completed=completed,

@@ -337,7 +337,10 @@ def make_step(
         inspect.isclass(one) and issubclass(one, BaseException) for one in fatal
     ):
         # One class alone would only be found out when the step fails.
-        raise InvalidArgument("fatal must be a tuple of exception classes, such as (ValueError,)")
+        raise InvalidArgument(
+            f"step {name or function.__name__!r}: fatal must be a tuple of exception classes, "
+            "such as (ValueError,)"
+        )
     kind: Any = AsyncStep if inspect.iscoroutinefunction(function) else SyncStep
     name = name or function.__name__
     transaction = transaction_kind(function, name, transactional)

@@ -14,6 +14,7 @@ import typer
 
 from flowpg.errors import FlowError, InvalidArgument
 
+_PACKAGE = str(Path(__file__).parents[1])
 _OURS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
@@ -35,11 +36,15 @@ def imported(name: str) -> ModuleType:
 
 @contextmanager
 def users_code(what: str) -> Iterator[None]:
-    """Code of the user runs inside. InvalidArgument for what it raises; errors of ours pass."""
+    """Code of the user runs inside. InvalidArgument for what it raises, errors of ours included,
+    which say enough without a traceback."""
     try:
         yield
-    except FlowError:
-        raise
+    except FlowError as error:
+        line = _users_line(error.__traceback__)
+        if line is None:
+            raise  # not from the user's code
+        raise InvalidArgument(f"--app: {what} raised {_headline(error)} ({line})") from error
     except Exception as error:
         own = _own_frames(error.__traceback__)
         shown = traceback.TracebackException.from_exception(error.with_traceback(own))
@@ -53,6 +58,13 @@ def _own_frames(frames: TracebackType | None) -> TracebackType | None:
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
         frames = frames.tb_next
     return frames
+
+
+def _users_line(frames: TracebackType | None) -> str | None:
+    """The last line that is not of this package."""
+    own = traceback.extract_tb(_own_frames(frames))
+    theirs = [frame for frame in own if not frame.filename.startswith((_PACKAGE, *_OURS))]
+    return f"{theirs[-1].filename}, line {theirs[-1].lineno}" if theirs else None
 
 
 def _headline(error: Exception) -> str:

@@ -182,6 +182,19 @@ async def test_a_wrong_report_is_refused_where_it_is_made() -> None:
     assert "more than total" in (await both(build)).result
 
 
+async def test_a_report_of_what_is_no_number_says_what_is_wanted() -> None:
+    def build(app: FlowApp) -> None:
+        @app.workflow
+        async def main() -> str:
+            try:
+                context.progress("packing")  # type: ignore[arg-type]
+            except InvalidArgument as error:
+                return str(error)
+            return ""
+
+    assert "completed is str" in (await both(build)).result
+
+
 async def test_outside_a_workflow_the_logger_is_a_plain_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -43,6 +43,13 @@ def test_an_error_of_the_users_code_comes_with_file_line_and_traceback(
     assert "flowpg/console" not in said
 
 
+def test_an_error_of_ours_comes_with_the_users_line(module: Path) -> None:
+    module.write_text("from flowpg import FlowApp\n\napp = FlowApp('shop')\napp.step(1)\n")
+    with pytest.raises(InvalidArgument, match="a step must be a function") as caught:
+        load_runtime("broken_app:app")
+    assert f"({module}, line 4)" in str(caught.value)
+
+
 def test_a_module_that_is_not_found_comes_with_where_it_was_looked_for(
     module: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

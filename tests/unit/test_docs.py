@@ -8,6 +8,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,14 @@ def test_programs_import_what_there_is(number: int) -> None:
             names = [name.name for name in node.names]
             missing = [name for name in names if not there_is(module, name)]
             assert missing == [], page
+
+
+def test_the_program_of_the_page_about_writing_is_one() -> None:
+    text = next(text for page, text in SHOWN if page.name == "write-workflows.md")
+    found: dict[str, Any] = {"__name__": "shop"}
+    exec(compile(text, "write-workflows.md", "exec", dont_inherit=True), found)
+    assert set(found["app"].steps) == {"charge", "ship", "refund"}
+    assert found["fulfil"].input(found["Order"]("17", 900)) == {"order": {"id": "17", "cents": 900}}
 
 
 def test_every_how_to_is_linked_from_the_readme() -> None:
