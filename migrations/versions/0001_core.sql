@@ -940,6 +940,8 @@ CREATE TABLE flow_runs (
     priority smallint NOT NULL DEFAULT 0,
     concurrency_key text COLLATE "C",
     attributes jsonb,
+    listed_as text COLLATE "C" NOT NULL GENERATED ALWAYS AS (
+        CASE WHEN status IN ('pending', 'running', 'suspended') THEN 'open' ELSE status END) STORED,
     CONSTRAINT flow_runs_pkey PRIMARY KEY (run_id),
     CONSTRAINT flow_runs_status_check CHECK (status IN (
         'pending', 'running', 'suspended', 'cancelling',
@@ -955,11 +957,12 @@ CREATE TABLE flow_runs (
 );
 
 -- The list page, newest first, whole or by one filter. Nothing an ordinary append changes is
--- indexed, so a step stays a heap-only update.
+-- indexed, so a step stays a heap-only update; nor is what changes when a run starts, is suspended
+-- or goes on, so status itself must be in no index, not even in the condition of one.
 -- POSIX is C by another name: the same order, but an index that a filtered page cannot be tempted
 -- to walk when the statistics are out of date.
 CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id COLLATE "POSIX");
-CREATE INDEX flow_runs_status_idx ON flow_runs (status, created_at DESC, run_id);
+CREATE INDEX flow_runs_listed_idx ON flow_runs (listed_as, created_at DESC, run_id);
 CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC, run_id);
 CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id)
     WHERE blocked_reason IS NOT NULL;
@@ -990,6 +993,8 @@ COMMENT ON COLUMN flow_runs.dead_letter_id
 COMMENT ON COLUMN flow_runs.priority IS 'Priority of its drive tasks; smaller is claimed first.';
 COMMENT ON COLUMN flow_runs.attributes
     IS 'What the workflow set with set_attributes; null when it set nothing.';
+COMMENT ON COLUMN flow_runs.listed_as
+    IS 'What lists by status go by: open for pending, running and suspended, else the status.';
 COMMENT ON COLUMN flow_runs.concurrency_key
     IS 'Runs of one key in one queue share its limit of leases.';
 
@@ -2332,6 +2337,7 @@ DECLARE
     v_build text;
     v_made text[];
     v_filled text[];
+    v_one flow_run_change;
 BEGIN
     SELECT flow_json_get(c.create_payload, 'spec') INTO v_spec
       FROM unnest(p_changes) AS c WHERE c.flags & 64 <> 0 LIMIT 1;
@@ -2342,6 +2348,20 @@ BEGIN
         -- in the order of bytes, what begins with the first is between the two
         v_head := '{"spec":' || v_spec::text || ',';
         v_next := '{"spec":' || v_spec::text || '-';
+        v_one := p_changes[1];
+        IF cardinality(p_changes) = 1 AND v_one.flags = 64 AND flow_run_id_is_valid(v_one.run_id)
+        THEN
+            -- one run that begins and does no more: to get the statement below ready costs more
+            -- than the row does
+            PERFORM FROM flow_runs AS f WHERE f.run_id = v_one.run_id;
+            IF NOT FOUND THEN
+                INSERT INTO flow_runs (run_id, workflow_name, workflow_version, runtime_build,
+                    status, head_sequence, created_at, updated_at)
+                VALUES (v_one.run_id, v_name, v_version, v_build, 'pending',
+                    v_one.last_sequence, v_one.created_at, v_one.recorded_at);
+                RETURN ARRAY[v_one.run_id];
+            END IF;
+        END IF;
     END IF;
 
     WITH made AS (
@@ -2441,10 +2461,13 @@ COMMENT ON FUNCTION flow_created_status(text, integer, text)
 -- sql/functions/project/flow_project_runs.sql
 -- flow_project_runs: brings flow_runs up to date: head, status, times. It also is the guard of the
 -- stream for every writer: a change that does not follow the head of its run is refused.
--- Arguments: p_changes, one a run. Hooks and wakeups must be up to date: whether any is open makes
---   the difference between running and suspended.
+-- Arguments: p_changes, one a run; p_all_begin, whether each of them does nothing but create its
+--   run, so that there is no row to bring up to date. Hooks and wakeups must be up to date: whether
+--   any is open makes the difference between running and suspended.
 -- Locks: rows. The run locks are the caller's. SQLSTATEs: WF004, WF009, WF013. Callers: internal.
-CREATE FUNCTION flow_project_runs(p_changes flow_run_change[]) RETURNS void
+CREATE FUNCTION flow_project_runs(
+    p_changes flow_run_change[], p_all_begin boolean DEFAULT false
+) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -2453,33 +2476,35 @@ AS $$
 DECLARE
     v_change flow_run_change;
     v_done text[];
-    v_moved integer;
+    v_moved integer := 0;
 BEGIN
-    UPDATE flow_runs AS r
-       SET head_sequence = c.last_sequence,
-           status = CASE
-               WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
-               WHEN c.flags & 16 <> 0 OR r.status = 'cancelling' THEN 'cancelling'
-               WHEN r.status = 'pending' AND c.flags & 128 = 0 THEN 'pending'
-               -- a run that is running or has not started has nothing open, so only a new opening
-               -- can suspend it
-               WHEN (r.status NOT IN ('running', 'pending') OR c.flags & 6 <> 0)
-                    AND flow_has_suspension(r.run_id) THEN 'suspended'
-               ELSE 'running'
-           END,
-           updated_at = c.recorded_at,
-           ended_at = CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END,
-           blocked_reason = CASE WHEN r.dead_letter_id IS NOT NULL
-                                      AND c.terminal_status IS NULL
-                                 THEN r.blocked_reason END
-      FROM unnest(p_changes) AS c
-     WHERE r.run_id = c.run_id
-       AND c.flags & 64 = 0
-       AND r.head_sequence = c.first_sequence - 1
-       AND r.status NOT IN ('completed', 'failed', 'cancelled', 'continued_as_new');
-    GET DIAGNOSTICS v_moved = ROW_COUNT;
-    IF v_moved = cardinality(p_changes) THEN
-        RETURN;
+    IF NOT p_all_begin THEN
+        UPDATE flow_runs AS r
+           SET head_sequence = c.last_sequence,
+               status = CASE
+                   WHEN c.terminal_status IS NOT NULL THEN c.terminal_status
+                   WHEN c.flags & 16 <> 0 OR r.status = 'cancelling' THEN 'cancelling'
+                   WHEN r.status = 'pending' AND c.flags & 128 = 0 THEN 'pending'
+                   -- a run that is running or has not started has nothing open, so only a new
+                   -- opening can suspend it
+                   WHEN (r.status NOT IN ('running', 'pending') OR c.flags & 6 <> 0)
+                        AND flow_has_suspension(r.run_id) THEN 'suspended'
+                   ELSE 'running'
+               END,
+               updated_at = c.recorded_at,
+               ended_at = CASE WHEN c.terminal_status IS NOT NULL THEN c.recorded_at END,
+               blocked_reason = CASE WHEN r.dead_letter_id IS NOT NULL
+                                          AND c.terminal_status IS NULL
+                                     THEN r.blocked_reason END
+          FROM unnest(p_changes) AS c
+         WHERE r.run_id = c.run_id
+           AND c.flags & 64 = 0
+           AND r.head_sequence = c.first_sequence - 1
+           AND r.status NOT IN ('completed', 'failed', 'cancelled', 'continued_as_new');
+        GET DIAGNOSTICS v_moved = ROW_COUNT;
+        IF v_moved = cardinality(p_changes) THEN
+            RETURN;
+        END IF;
     END IF;
 
     IF v_moved > 0 THEN
@@ -2502,8 +2527,8 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_project_runs(flow_run_change[]) FROM PUBLIC;
-COMMENT ON FUNCTION flow_project_runs(flow_run_change[])
+REVOKE EXECUTE ON FUNCTION flow_project_runs(flow_run_change[], boolean) FROM PUBLIC;
+COMMENT ON FUNCTION flow_project_runs(flow_run_change[], boolean)
     IS 'Brings flow_runs up to date and refuses what does not follow the head.';
 
 -- sql/functions/project/flow_project_attributes.sql
@@ -2624,7 +2649,7 @@ BEGIN
     IF v_flags & 59 <> 0 THEN
         PERFORM flow_project_wakeups(p_events, v_flags, v_run_ids);
     END IF;
-    PERFORM flow_project_runs(v_changes);
+    PERFORM flow_project_runs(v_changes, v_flags = 64);
     IF v_flags & 256 <> 0 THEN
         PERFORM flow_project_attributes(p_events);
     END IF;
@@ -3557,32 +3582,54 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_now timestamptz := flow_now();
-    v_runs text[] := ARRAY(SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
-                            ORDER BY i.run_id);
+    v_runs text[] := p_run_ids;
     v_made text[];
     v_queues text[];
     v_woken text[];
+    v_one record;
 BEGIN
-    -- two statements in place of ON CONFLICT, which makes a speculative row and a second WAL record
-    -- of each new task; the run locks keep others from making one meanwhile
-    WITH made AS (
-        INSERT INTO flow_tasks AS t
-            (queue, run_id, available_at, enqueued_at, runtime_build, workflow_name, priority,
-             concurrency_key)
-        SELECT r.queue, r.run_id, v_now, v_now, coalesce(r.runtime_build, ''), r.workflow_name,
-               r.priority, r.concurrency_key
-          FROM unnest(v_runs) AS g (run_id)
-         CROSS JOIN LATERAL (
-                SELECT f.queue, f.run_id, f.runtime_build, f.workflow_name, f.dead_letter_id,
-                       f.priority, f.concurrency_key
-                  FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
-          LEFT JOIN LATERAL (
-                SELECT true AS is_there FROM flow_tasks AS f
-                 WHERE f.run_id = g.run_id AND f.kind = 'drive_run' LIMIT 1) AS o ON true
-         WHERE (r.dead_letter_id IS NULL OR p_force) AND o.is_there IS NULL
-        RETURNING t.run_id, t.queue
-    )
-    SELECT array_agg(m.run_id), array_agg(DISTINCT m.queue) INTO v_made, v_queues FROM made AS m;
+    IF cardinality(p_run_ids) = 1 THEN
+        -- most often one new run: to get the statements below ready costs more than the row does
+        SELECT r.queue, r.runtime_build, r.workflow_name, r.priority, r.concurrency_key INTO v_one
+          FROM flow_runs AS r
+         WHERE r.run_id = p_run_ids[1] AND (r.dead_letter_id IS NULL OR p_force);
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+        PERFORM FROM flow_tasks AS t WHERE t.run_id = p_run_ids[1] AND t.kind = 'drive_run';
+        IF NOT FOUND THEN
+            INSERT INTO flow_tasks (queue, run_id, available_at, enqueued_at, runtime_build,
+                workflow_name, priority, concurrency_key)
+            VALUES (v_one.queue, p_run_ids[1], v_now, v_now, coalesce(v_one.runtime_build, ''),
+                v_one.workflow_name, v_one.priority, v_one.concurrency_key);
+            PERFORM flow_notify_idle(ARRAY[v_one.queue]);
+            RETURN;
+        END IF;
+    ELSE
+        v_runs := ARRAY(SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
+                         ORDER BY i.run_id);
+        -- two statements in place of ON CONFLICT, which makes a speculative row and a second WAL
+        -- record of each new task; the run locks keep others from making one meanwhile
+        WITH made AS (
+            INSERT INTO flow_tasks AS t
+                (queue, run_id, available_at, enqueued_at, runtime_build, workflow_name, priority,
+                 concurrency_key)
+            SELECT r.queue, r.run_id, v_now, v_now, coalesce(r.runtime_build, ''), r.workflow_name,
+                   r.priority, r.concurrency_key
+              FROM unnest(v_runs) AS g (run_id)
+             CROSS JOIN LATERAL (
+                    SELECT f.queue, f.run_id, f.runtime_build, f.workflow_name, f.dead_letter_id,
+                           f.priority, f.concurrency_key
+                      FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
+              LEFT JOIN LATERAL (
+                    SELECT true AS is_there FROM flow_tasks AS f
+                     WHERE f.run_id = g.run_id AND f.kind = 'drive_run' LIMIT 1) AS o ON true
+             WHERE (r.dead_letter_id IS NULL OR p_force) AND o.is_there IS NULL
+            RETURNING t.run_id, t.queue
+        )
+        SELECT array_agg(m.run_id), array_agg(DISTINCT m.queue) INTO v_made, v_queues
+          FROM made AS m;
+    END IF;
     IF coalesce(cardinality(v_made), 0) < cardinality(v_runs) THEN
         WITH woken AS (
             UPDATE flow_tasks AS t
@@ -4013,10 +4060,24 @@ DECLARE
     v_reasons text[];
     v_heads bigint[];
     v_woken text[];
+    v_one flow_start_request := p_requests[1];
 BEGIN
     PERFORM flow_lock_runs(ARRAY(
         SELECT q.run_id FROM unnest(p_requests) AS q WHERE q.refusal IS NULL));
     v_at := flow_now();
+    IF cardinality(p_requests) = 1 AND v_one.refusal IS NULL AND v_one.queue = 'default'
+       AND NOT flow_is_repeatable()
+    THEN
+        -- one run that is new: to get the statements below ready costs more than all rows of it
+        PERFORM FROM flow_runs AS r WHERE r.run_id = v_one.run_id;
+        IF NOT FOUND THEN
+            INSERT INTO flow_event_log (run_id, sequence, event_type, payload, recorded_at)
+            VALUES (v_one.run_id, 1, 'run_created', v_one.payload::json, v_at);
+            PERFORM flow_enqueue_drives(ARRAY[v_one.run_id]);
+            RETURN QUERY VALUES (v_one.ordinal, v_one.run_id, 'created', 1::bigint, NULL::json);
+            RETURN;
+        END IF;
+    END IF;
     SELECT array_agg(c.outcome ORDER BY c.ordinal), array_agg(c.reason ORDER BY c.ordinal),
            array_agg(c.head ORDER BY c.ordinal),
            array_agg(c.run_id) FILTER (WHERE c.outcome IN ('created', 'exists')
@@ -4159,7 +4220,28 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_done record;
+    v_queue text := coalesce(p_queue, 'default');
+    v_payload text := '{"spec":' || p_spec || ',"input":' || coalesce(p_input, 'null') || '}';
 BEGIN
+    IF octet_length(v_payload) <= 1048576 AND NOT flow_json_is_hard(v_payload)
+       AND flow_run_id_is_valid(coalesce(p_run_id, 'a')) AND flow_spec_refusal(p_spec) IS NULL
+       AND flow_json_refusal(p_input) IS NULL
+       AND btrim(v_queue) <> '' AND octet_length(v_queue) <= 255
+    THEN
+        -- nothing is wrong with it, so there is no batch to be taken apart
+        SELECT s.run_id, s.outcome, s.head_sequence, s.detail::jsonb AS detail INTO v_done
+          FROM flow_start_runs(ARRAY[ROW(1, coalesce(p_run_id, flow_uuid7()::text), p_spec,
+                   coalesce(p_input, 'null'), v_queue, v_payload, NULL)::flow_start_request]) AS s;
+        IF v_done.outcome = 'created' THEN
+            RETURN QUERY VALUES (v_done.run_id, NULL::text, true, v_done.head_sequence);
+            RETURN;
+        ELSIF v_done.outcome = 'run_conflict' THEN
+            PERFORM flow_raise_conflict(v_done.run_id, v_done.detail ->> 'reason');
+        END IF;
+        RETURN QUERY VALUES (v_done.run_id, NULL::text, false, v_done.head_sequence);
+        RETURN;
+    END IF;
+    -- the bulk form knows the words for what is wrong
     SELECT s.run_id, s.outcome, s.head_sequence, s.detail::jsonb AS detail INTO v_done
       FROM flow_start_many(json_build_array(json_build_object(
                'run_id', p_run_id, 'spec', p_spec, 'input', p_input, 'queue', p_queue))) AS s;
@@ -5609,6 +5691,8 @@ COMMENT ON FUNCTION flow_check_exists(text) IS 'Raises WF001 unless the run exis
 --   p_after_created_at and p_after_run_id, the last row of the page before; p_limit, 1 to 1000.
 -- The text of the statement holds only the filters that are given, and names the order of the index
 --   that it shall use: by status, by workflow, by blocked, or by time with the rest as a filter.
+--   Pending, running and suspended are filters among the open runs: an index that told them apart
+--   would be written each time a run is suspended or goes on.
 -- Order: created_at descending, then run_id. Locks: none. SQLSTATEs: WF010.
 -- Callers: client, worker, reader.
 CREATE FUNCTION flow_list_runs(
@@ -5623,7 +5707,8 @@ CREATE FUNCTION flow_list_runs(
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
-SET enable_incremental_sort = off
+-- whatever the planner knows of the table, the index that has the order is the one to walk
+SET enable_sort = off SET enable_incremental_sort = off
 AS $$
 BEGIN
     PERFORM flow_check_limit(p_limit);
@@ -5639,7 +5724,9 @@ BEGIN
                                  r.dead_letter_id), r.attributes
            FROM flow_runs AS r
           WHERE r.head_sequence > 0',
-        CASE WHEN p_status IS NOT NULL THEN ' AND r.status = $1' END,
+        CASE WHEN p_status IN ('pending', 'running', 'suspended')
+             THEN ' AND r.listed_as = ''open'' AND r.status = $1'
+             WHEN p_status IS NOT NULL THEN ' AND r.listed_as = $1' END,
         CASE WHEN p_workflow_name IS NOT NULL THEN ' AND r.workflow_name = $2' END,
         CASE WHEN p_queue IS NOT NULL THEN ' AND r.queue = $3' END,
         CASE p_blocked WHEN true THEN ' AND r.blocked_reason IS NOT NULL'
@@ -5722,9 +5809,9 @@ COMMENT ON FUNCTION flow_run_info(text) IS 'One run with its lease and task.';
 
 -- sql/functions/inspect/flow_run_summary.sql
 -- flow_run_summary: how many runs stand where, and what the open ones wait for.
--- Arguments: none. Counts the whole of flow_runs by its status index, so its cost grows with the
---   number of runs; the other counts are over open things only. pending_retries are delayed
---   retries.
+-- Arguments: none. Counts the whole of flow_runs by an index, so its cost grows with the number of
+--   runs; open runs cost more, because their rows tell in which status they are. The other counts
+--   are over open things only. pending_retries are delayed retries.
 -- Locks: none. SQLSTATEs: none. Callers: client, worker, reader.
 CREATE FUNCTION flow_run_summary()
 RETURNS TABLE (
@@ -5753,7 +5840,15 @@ BEGIN
            (SELECT count(*) FROM scheduled_wakeups AS w WHERE w.kind = 'wait'),
            (SELECT count(*) FROM flow_active_hooks AS h),
            (SELECT count(*) FROM scheduled_wakeups AS w WHERE w.kind = 'step_retry')
-      FROM (SELECT r.status, count(*) AS n FROM flow_runs AS r GROUP BY r.status) AS s;
+      FROM (SELECT r.listed_as AS status, count(*) AS n
+              FROM flow_runs AS r
+             WHERE r.listed_as IN ('cancelling', 'completed', 'failed', 'cancelled',
+                                   'continued_as_new')
+             GROUP BY r.listed_as
+            UNION ALL
+            SELECT r.status, count(*) FROM flow_runs AS r
+             WHERE r.listed_as = 'open'
+             GROUP BY r.status) AS s;
 END
 $$;
 

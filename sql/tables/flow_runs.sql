@@ -17,6 +17,8 @@ CREATE TABLE flow_runs (
     priority smallint NOT NULL DEFAULT 0,
     concurrency_key text COLLATE "C",
     attributes jsonb,
+    listed_as text COLLATE "C" NOT NULL GENERATED ALWAYS AS (
+        CASE WHEN status IN ('pending', 'running', 'suspended') THEN 'open' ELSE status END) STORED,
     CONSTRAINT flow_runs_pkey PRIMARY KEY (run_id),
     CONSTRAINT flow_runs_status_check CHECK (status IN (
         'pending', 'running', 'suspended', 'cancelling',
@@ -32,11 +34,12 @@ CREATE TABLE flow_runs (
 );
 
 -- The list page, newest first, whole or by one filter. Nothing an ordinary append changes is
--- indexed, so a step stays a heap-only update.
+-- indexed, so a step stays a heap-only update; nor is what changes when a run starts, is suspended
+-- or goes on, so status itself must be in no index, not even in the condition of one.
 -- POSIX is C by another name: the same order, but an index that a filtered page cannot be tempted
 -- to walk when the statistics are out of date.
 CREATE INDEX flow_runs_created_idx ON flow_runs (created_at DESC, run_id COLLATE "POSIX");
-CREATE INDEX flow_runs_status_idx ON flow_runs (status, created_at DESC, run_id);
+CREATE INDEX flow_runs_listed_idx ON flow_runs (listed_as, created_at DESC, run_id);
 CREATE INDEX flow_runs_workflow_idx ON flow_runs (workflow_name, created_at DESC, run_id);
 CREATE INDEX flow_runs_blocked_idx ON flow_runs (created_at DESC, run_id)
     WHERE blocked_reason IS NOT NULL;
@@ -67,5 +70,7 @@ COMMENT ON COLUMN flow_runs.dead_letter_id
 COMMENT ON COLUMN flow_runs.priority IS 'Priority of its drive tasks; smaller is claimed first.';
 COMMENT ON COLUMN flow_runs.attributes
     IS 'What the workflow set with set_attributes; null when it set nothing.';
+COMMENT ON COLUMN flow_runs.listed_as
+    IS 'What lists by status go by: open for pending, running and suspended, else the status.';
 COMMENT ON COLUMN flow_runs.concurrency_key
     IS 'Runs of one key in one queue share its limit of leases.';

@@ -135,9 +135,13 @@ def test_every_plan_goes_by_an_index_and_is_short(crowd: Crowd, session: str, mo
 
 
 def test_the_summary_counts_runs_by_an_index_and_open_things_only(crowd: Crowd) -> None:
-    """It has to look at every run once, by the index on status, and never at events."""
+    """It looks at the rows of open runs, counts the others by an index, and never reads events."""
     plans = crowd.primed["auto"].of("flow_run_summary()")
     read = {node.get("Relation Name") for node, _ in scans(plans)}
     assert "flow_event_log" not in read
     for node, statement in scans(plans):
-        assert node["Node Type"] == "Index Only Scan", statement
+        if node["Node Type"] == "Index Scan":
+            assert node["Index Name"] == "flow_runs_listed_idx", statement
+            assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= MOST_ROWS
+        else:
+            assert node["Node Type"] == "Index Only Scan", statement

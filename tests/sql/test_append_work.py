@@ -124,3 +124,26 @@ def test_of_events_that_create_the_same_hook_the_first_is_kept(db: Database) -> 
     db.start("r")
     db.append({"run_id": "r", "events": [hook("h", "t"), hook("h", "t")]})
     assert db.value("SELECT created_sequence FROM flow_active_hooks") == 3
+
+
+MOVES = (
+    "SELECT pg_stat_get_xact_tuples_updated(oid) AS updated,"
+    " pg_stat_get_xact_tuples_hot_updated(oid) AS in_place"
+    " FROM pg_class WHERE oid = 'flowpg.flow_runs'::regclass"
+)
+
+
+def test_a_run_that_starts_waits_and_goes_on_writes_no_index_of_runs(db: Database) -> None:
+    db.append({"run_id": "r", "events": [CREATED]})
+    seen = [db.status("r")]
+    with db.main.transaction():
+        for events in ([{"type": "run_started"}], [wait("w")], [settle("wait_completed", "w")]):
+            (answer,) = db.append({"run_id": "r", "events": events})
+            assert answer["outcome"] == "appended"
+            seen.append(db.status("r"))
+        moved = db.row(MOVES)
+        db.append({"run_id": "r", "events": [{"type": "run_completed"}]})
+        ended = db.row(MOVES)
+    assert seen == ["pending", "running", "suspended", "running"]
+    assert moved["updated"] == moved["in_place"] == 3
+    assert ended == {"updated": 4, "in_place": 3}, "the end is what lists by status go by"

@@ -16,7 +16,28 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_done record;
+    v_queue text := coalesce(p_queue, 'default');
+    v_payload text := '{"spec":' || p_spec || ',"input":' || coalesce(p_input, 'null') || '}';
 BEGIN
+    IF octet_length(v_payload) <= 1048576 AND NOT flow_json_is_hard(v_payload)
+       AND flow_run_id_is_valid(coalesce(p_run_id, 'a')) AND flow_spec_refusal(p_spec) IS NULL
+       AND flow_json_refusal(p_input) IS NULL
+       AND btrim(v_queue) <> '' AND octet_length(v_queue) <= 255
+    THEN
+        -- nothing is wrong with it, so there is no batch to be taken apart
+        SELECT s.run_id, s.outcome, s.head_sequence, s.detail::jsonb AS detail INTO v_done
+          FROM flow_start_runs(ARRAY[ROW(1, coalesce(p_run_id, flow_uuid7()::text), p_spec,
+                   coalesce(p_input, 'null'), v_queue, v_payload, NULL)::flow_start_request]) AS s;
+        IF v_done.outcome = 'created' THEN
+            RETURN QUERY VALUES (v_done.run_id, NULL::text, true, v_done.head_sequence);
+            RETURN;
+        ELSIF v_done.outcome = 'run_conflict' THEN
+            PERFORM flow_raise_conflict(v_done.run_id, v_done.detail ->> 'reason');
+        END IF;
+        RETURN QUERY VALUES (v_done.run_id, NULL::text, false, v_done.head_sequence);
+        RETURN;
+    END IF;
+    -- the bulk form knows the words for what is wrong
     SELECT s.run_id, s.outcome, s.head_sequence, s.detail::jsonb AS detail INTO v_done
       FROM flow_start_many(json_build_array(json_build_object(
                'run_id', p_run_id, 'spec', p_spec, 'input', p_input, 'queue', p_queue))) AS s;

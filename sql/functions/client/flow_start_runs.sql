@@ -21,10 +21,24 @@ DECLARE
     v_reasons text[];
     v_heads bigint[];
     v_woken text[];
+    v_one flow_start_request := p_requests[1];
 BEGIN
     PERFORM flow_lock_runs(ARRAY(
         SELECT q.run_id FROM unnest(p_requests) AS q WHERE q.refusal IS NULL));
     v_at := flow_now();
+    IF cardinality(p_requests) = 1 AND v_one.refusal IS NULL AND v_one.queue = 'default'
+       AND NOT flow_is_repeatable()
+    THEN
+        -- one run that is new: to get the statements below ready costs more than all rows of it
+        PERFORM FROM flow_runs AS r WHERE r.run_id = v_one.run_id;
+        IF NOT FOUND THEN
+            INSERT INTO flow_event_log (run_id, sequence, event_type, payload, recorded_at)
+            VALUES (v_one.run_id, 1, 'run_created', v_one.payload::json, v_at);
+            PERFORM flow_enqueue_drives(ARRAY[v_one.run_id]);
+            RETURN QUERY VALUES (v_one.ordinal, v_one.run_id, 'created', 1::bigint, NULL::json);
+            RETURN;
+        END IF;
+    END IF;
     SELECT array_agg(c.outcome ORDER BY c.ordinal), array_agg(c.reason ORDER BY c.ordinal),
            array_agg(c.head ORDER BY c.ordinal),
            array_agg(c.run_id) FILTER (WHERE c.outcome IN ('created', 'exists')

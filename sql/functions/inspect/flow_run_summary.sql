@@ -1,7 +1,7 @@
 -- flow_run_summary: how many runs stand where, and what the open ones wait for.
--- Arguments: none. Counts the whole of flow_runs by its status index, so its cost grows with the
---   number of runs; the other counts are over open things only. pending_retries are delayed
---   retries.
+-- Arguments: none. Counts the whole of flow_runs by an index, so its cost grows with the number of
+--   runs; open runs cost more, because their rows tell in which status they are. The other counts
+--   are over open things only. pending_retries are delayed retries.
 -- Locks: none. SQLSTATEs: none. Callers: client, worker, reader.
 CREATE FUNCTION flow_run_summary()
 RETURNS TABLE (
@@ -30,7 +30,15 @@ BEGIN
            (SELECT count(*) FROM scheduled_wakeups AS w WHERE w.kind = 'wait'),
            (SELECT count(*) FROM flow_active_hooks AS h),
            (SELECT count(*) FROM scheduled_wakeups AS w WHERE w.kind = 'step_retry')
-      FROM (SELECT r.status, count(*) AS n FROM flow_runs AS r GROUP BY r.status) AS s;
+      FROM (SELECT r.listed_as AS status, count(*) AS n
+              FROM flow_runs AS r
+             WHERE r.listed_as IN ('cancelling', 'completed', 'failed', 'cancelled',
+                                   'continued_as_new')
+             GROUP BY r.listed_as
+            UNION ALL
+            SELECT r.status, count(*) FROM flow_runs AS r
+             WHERE r.listed_as = 'open'
+             GROUP BY r.status) AS s;
 END
 $$;
 

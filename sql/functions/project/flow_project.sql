@@ -75,7 +75,7 @@ BEGIN
     IF v_flags & 59 <> 0 THEN
         PERFORM flow_project_wakeups(p_events, v_flags, v_run_ids);
     END IF;
-    PERFORM flow_project_runs(v_changes);
+    PERFORM flow_project_runs(v_changes, v_flags = 64);
     IF v_flags & 256 <> 0 THEN
         PERFORM flow_project_attributes(p_events);
     END IF;

@@ -23,6 +23,7 @@ DECLARE
     v_build text;
     v_made text[];
     v_filled text[];
+    v_one flow_run_change;
 BEGIN
     SELECT flow_json_get(c.create_payload, 'spec') INTO v_spec
       FROM unnest(p_changes) AS c WHERE c.flags & 64 <> 0 LIMIT 1;
@@ -33,6 +34,20 @@ BEGIN
         -- in the order of bytes, what begins with the first is between the two
         v_head := '{"spec":' || v_spec::text || ',';
         v_next := '{"spec":' || v_spec::text || '-';
+        v_one := p_changes[1];
+        IF cardinality(p_changes) = 1 AND v_one.flags = 64 AND flow_run_id_is_valid(v_one.run_id)
+        THEN
+            -- one run that begins and does no more: to get the statement below ready costs more
+            -- than the row does
+            PERFORM FROM flow_runs AS f WHERE f.run_id = v_one.run_id;
+            IF NOT FOUND THEN
+                INSERT INTO flow_runs (run_id, workflow_name, workflow_version, runtime_build,
+                    status, head_sequence, created_at, updated_at)
+                VALUES (v_one.run_id, v_name, v_version, v_build, 'pending',
+                    v_one.last_sequence, v_one.created_at, v_one.recorded_at);
+                RETURN ARRAY[v_one.run_id];
+            END IF;
+        END IF;
     END IF;
 
     WITH made AS (
