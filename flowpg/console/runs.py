@@ -19,8 +19,9 @@ from flowpg.client import FlowClient
 from flowpg.console import lines
 from flowpg.console.migrate import SchemaOption
 from flowpg.console.target import DsnOption, open_target
-from flowpg.errors import InvalidArgument, SerializationError
+from flowpg.errors import InvalidArgument, InvalidTransition, SerializationError
 from flowpg.model import jsontext
+from flowpg.model.inspection import SuspensionKind
 from flowpg.model.jsonl import dump_history, load_history
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.spec import WorkflowSpec
@@ -183,9 +184,20 @@ def answer(
     """Answer a hook by run and hook id. The same answer again changes nothing."""
     value = _json_option(payload, "--payload")
     with _client(dsn, schema) as client:
-        done = client.resume_hook(run_id, hook_id, value)
+        try:
+            done = client.resume_hook(run_id, hook_id, value)
+        except InvalidArgument:
+            raise
+        except InvalidTransition as error:
+            raise InvalidTransition(f"{error}; {_hooks_of(client, run_id)}") from None
     said = "answered" if done.applied else "was answered so before; nothing was changed"
     typer.echo(f"{run_id}: hook {hook_id} {said}")
+
+
+def _hooks_of(client: FlowClient, run_id: str) -> str:
+    waits = client.list_open_suspensions(run_id)
+    hooks = [repr(item.subject_id) for item in waits if item.kind is SuspensionKind.HOOK]
+    return f"it waits for {', '.join(hooks)}" if hooks else "it waits for no hook now"
 
 
 def import_history(

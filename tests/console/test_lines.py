@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from typer.testing import CliRunner
 
+from flowpg import FlowApp, hook
 from flowpg.console import lines
 from flowpg.console.main import app
 from flowpg.errors import NonRetryable, UnknownStep
@@ -83,6 +84,25 @@ def test_an_answer_is_never_made_up() -> None:
     result = CliRunner().invoke(app, ["answer", "order-1", "approval"])
     assert result.exit_code == 2
     assert "--payload" in result.output + result.stderr
+
+
+async def test_who_answers_a_hook_that_is_not_there_is_told_which_are(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    shop = FlowApp("shop")
+
+    @shop.workflow
+    async def sale() -> bool:
+        return await hook("approval", bool)
+
+    engine = await postgres_only.engine(shop)
+    await sale.start_with_id(engine, "order-1")
+    wrong = ["answer", "order-1", "aproval", "--payload", "true", "--dsn", direct_dsn]
+    result = CliRunner().invoke(app, wrong)
+    assert result.exit_code == 1
+    assert "hook aproval does not exist; it waits for 'approval'" in result.stderr
+    said(direct_dsn, "answer", "order-1", "approval", "--payload", "true")
+    assert sale.result(await engine.drive("order-1")) is True
 
 
 async def test_a_cancelled_run_says_why(postgres_only: EngineStore, direct_dsn: str) -> None:
