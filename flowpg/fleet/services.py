@@ -22,7 +22,8 @@ from flowpg.store.postgres import PostgresEventStore
 logger = logging.getLogger("flowpg.fleet.services")
 
 _TASKS_POLL, _TASKS_POLL_UNTOLD = timedelta(seconds=10), timedelta(seconds=2)
-_TASKS_LATER = 0.01
+_TASKS_LATER = 0.25
+"""Seconds after which tasks are looked for if what was notified seems to have been runs."""
 _TASKS_END = 0.3
 """Seconds the tasks at work may take to end when the worker ends, and again once cancelled."""
 _HINT = timedelta(seconds=60)
@@ -81,6 +82,7 @@ class WorkerServices:
             poll=_TASKS_POLL if choices.listen else _TASKS_POLL_UNTOLD,
             busy=lambda: running() > 0,
         )
+        self._tasks_later: asyncio.TimerHandle | None = None  # they will be looked for then
         self._working: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -135,6 +137,8 @@ class WorkerServices:
     async def close(self) -> None:
         """Stop listening, and say that this worker ends. Heartbeats end with the engine."""
         self._tasks.stop()
+        if self._tasks_later is not None:
+            self._tasks_later.cancel()
         if self._working is not None:
             await asyncio.wait({self._working}, timeout=_TASKS_END)
             # Cancelled, it gives back what it has; a server that is silent is not waited for.
@@ -150,7 +154,16 @@ class WorkerServices:
         self._hinted_until = 0.0
         self._on_news()
         # Runs are more often meant, and are not to be kept waiting by a claim of tasks.
-        asyncio.get_running_loop().call_later(_TASKS_LATER, self._tasks.look)
+        if self._tasks_later is None:
+            loop = asyncio.get_running_loop()
+            self._tasks_later = loop.call_later(_TASKS_LATER, self.look_at_tasks)
+
+    def look_at_tasks(self) -> None:
+        """There is news, and no run was meant."""
+        if self._tasks_later is not None:
+            self._tasks_later.cancel()
+            self._tasks_later = None
+            self._tasks.look()
 
     async def _carry_out_tasks(self) -> None:
         try:

@@ -111,6 +111,8 @@ class FlowWorker:
                 found = await self._attempt(hint=not told and self._idle, due=due)
                 if told and found is not None:
                     self._pace.followed(found > 0 or own)
+                    if not found and services is not None:
+                        services.look_at_tasks()
                     if not found and self._idle:
                         await self._attempt(hint=True, due=Due.WITH)
                 own = due is Due.WITH and bool(found)  # then news of it come here too, in vain

@@ -11,6 +11,8 @@ from psycopg import sql
 
 from flowpg.fleet.listener import Listener
 from flowpg.fleet.services import Surroundings
+from flowpg.fleet.task_worker import FlowTaskWorker
+from flowpg.fleet.tasks import FlowTaskQueue, ResumeDueWaits
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.records import StartRequest
 from flowpg.postgres.fleet_verbs import channel, listen_hint
@@ -71,6 +73,21 @@ async def test_an_idle_worker_is_told_of_work(postgres_only: EngineStore, direct
         for _ in range(3):
             await until_listening(worker)
             await until_ended(engine, await engine.start(SPEC, drive=False))
+
+
+async def test_news_that_mean_no_run_make_a_worker_look_for_tasks_at_once(
+    postgres_only: EngineStore, direct_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowpg.fleet.services._TASKS_LATER", SELDOM.total_seconds())
+    looked = asyncio.Event()
+    monkeypatch.setattr(FlowTaskWorker, "look", lambda _: looked.set())
+    engine = await postgres_only.engine(Script(one_step(), {"work": echo}))
+    worker = FlowWorker(engine, poll=SELDOM, surroundings=Surroundings(direct_dsn=direct_dsn))
+    async with Working(worker):
+        await until_listening(worker)
+        await FlowTaskQueue(engine.store).dispatch(ResumeDueWaits())
+        async with asyncio.timeout(20):
+            await looked.wait()
 
 
 async def test_work_is_found_without_notifications(postgres_only: EngineStore) -> None:
