@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -151,6 +151,22 @@ def plainly(line: Line) -> list[Any]:
     return [first, answer, total([line], vat=Decimal(0))]
 
 
+@app.step
+async def take(words: set[str], mixed: dict[Any, Any]) -> list[Any]:
+    """Gives back what it got."""
+    return [words, mixed]
+
+
+@app.workflow
+async def sets() -> list[Any]:
+    """Values whose order in memory depends on the process, and times of other zones."""
+    words = {f"w{n}" for n in range(30)}
+    got = await take(words, {"b": frozenset(words), 1: {1, "x", None, (1, 2)}})
+    tokyo = timezone(timedelta(hours=9))
+    await wait_until(datetime(2026, 7, 1, 21, tzinfo=tokyo))
+    return [*got, now(), str(now()), [word for word in sorted(words) if word in got[0]]]
+
+
 Scenario = Callable[[WorkflowEnvironment, TestedRun[Any]], Awaitable[None]]
 
 
@@ -176,5 +192,6 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], Scenario]] = {
     "chance": (chance, (), _nothing),
     "losers": (losers, (), _nothing),
     "called-off": (called_off, (LINE,), _call_off),
+    "sets": (sets, (), _nothing),
     "plainly": (plainly, (LINE,), _say_ok),
 }

@@ -5,8 +5,6 @@ import math
 import os
 import pickle
 import re
-import subprocess
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -311,43 +309,3 @@ def test_flowpg_knows_no_pickle() -> None:
     imports = re.compile(r"^\s*(?:import|from)\s+(?:pickle|marshal|shelve|dill)\b", re.MULTILINE)
     found = [path.name for path in package.rglob("*.py") if imports.search(path.read_text())]
     assert found == []
-
-
-ORDER = """
-import asyncio, dataclasses
-from flowpg import FlowApp
-from tests.behaviours.support import both
-
-app = FlowApp("sets")
-
-@dataclasses.dataclass(frozen=True)
-class Item:
-    name: str
-
-@app.step
-async def take(items: set, names: frozenset, mixed: dict) -> list:
-    return [items, names, mixed]
-
-@app.workflow
-async def main() -> list:
-    words = {f"w{n}" for n in range(50)}
-    got = await take(words, frozenset(words), {"b": words, "a": {1, "x", None, (1, 2)}})
-    return got + [sorted(words)]
-
-print(*asyncio.run(both(app)).lines(), sep="\\n")
-"""
-
-
-def test_sets_are_stored_in_the_same_order_by_every_process() -> None:
-    seen = set()
-    for seed in ("0", "1", "424242"):
-        done = subprocess.run(
-            [sys.executable, "-c", ORDER],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        seen.add(done.stdout)
-    assert len(seen) == 1

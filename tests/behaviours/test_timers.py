@@ -1,9 +1,6 @@
 """Timers: never early, never twice, and the same however often the code is replayed."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -92,40 +89,6 @@ async def test_deadlines_in_other_zones_are_honoured_and_those_without_one_refus
 
     seen = await both(app)
     assert seen.result == "02 00:30 InvalidArgument"
-
-
-ZONES = """
-import asyncio, datetime
-from flowpg import FlowApp
-from flowpg.authoring.context import now, wait_until
-from tests.behaviours.support import both
-
-app = FlowApp("zones")
-
-@app.workflow
-async def main() -> list:
-    await asyncio.sleep(3600 * 24 * 90)
-    await wait_until(datetime.datetime(2026, 7, 1, 12, tzinfo=datetime.timezone.utc))
-    return [now(), str(now())]
-
-print(*asyncio.run(both(app)).lines(), sep="\\n")
-"""
-
-
-def test_the_zone_of_the_machine_makes_no_difference() -> None:
-    seen = set()
-    for zone in ("UTC", "America/New_York", "Australia/Lord_Howe"):
-        done = subprocess.run(
-            [sys.executable, "-c", ZONES],
-            env={**os.environ, "TZ": zone},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        seen.add(done.stdout)
-    assert len(seen) == 1
-    assert "2026-07-01T12:00:00" in seen.pop()
 
 
 async def test_a_thousand_timers_of_one_run_all_end_and_each_once() -> None:

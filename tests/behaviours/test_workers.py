@@ -154,7 +154,7 @@ async def test_timers_of_many_runs_that_are_due_together_all_end_and_each_once(
 async def test_timers_of_thousands_of_runs_that_are_due_together_all_end_and_each_once(
     postgres_only: EngineStore,
 ) -> None:
-    await due_together(postgres_only, 5000)
+    await due_together(postgres_only, 2000)
 
 
 async def test_how_many_coroutines_are_kept_makes_no_difference_to_fifty_runs_at_once(
