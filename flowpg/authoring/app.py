@@ -41,6 +41,7 @@ from flowpg.model.codecs import (
     STEP_INPUT,
     CodecChain,
     PayloadCodec,
+    is_sealed,
 )
 from flowpg.model.commands import Decision
 from flowpg.model.ids import check_id
@@ -279,7 +280,8 @@ class FlowApp:
         workflow = self.workflows.get(invocation.spec.name)
         if workflow is None:
             raise UnknownWorkflow(invocation.spec.name)
-        self._check_rest(invocation.run_id)
+        if self._overran:
+            self._check_rest(invocation.run_id)
         turns = self._parked_turns(workflow.definition, invocation)
         if turns is not None:
             try:
@@ -300,8 +302,9 @@ class FlowApp:
     async def attempt(self, step: AnyStep, invocation: StepInvocation) -> Any:
         """Run one attempt of ``step``, with its values opened before and sealed after."""
         run_id, step_id, codecs = invocation.run_id, invocation.step_id, self.codecs
-        invocation.input = codecs.open(invocation.input, run_id, STEP_INPUT, step_id)
-        if not codecs:
+        if is_sealed(invocation.input):
+            invocation.input = codecs.open(invocation.input, run_id, STEP_INPUT, step_id)
+        if not codecs.codecs:
             return await run_step(step, invocation, self._executor())
         try:
             return await run_step(step, invocation, self._executor())
@@ -343,7 +346,8 @@ class FlowApp:
 
     def _advance(self, turns: RunTurns, invocation: WorkflowInvocation) -> Decision:
         keep = False
-        hazards.watch()
+        if hazards.MONITORS:
+            hazards.watch()
         before = turns.consumed
         # A coroutine that is kept has seen what it was given, and nothing need be noted of it.
         seen = before or self.parked.seen(invocation.run_id)

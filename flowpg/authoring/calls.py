@@ -61,28 +61,24 @@ class RunCalls:
         input: dict[str, Any],
         position: str,
         site: Site,
-    ) -> StepOperation:
-        """A call of a step becomes part of the run. InvalidArgument if its own id was used."""
+    ) -> RunFuture:
+        """A call of a step becomes part of the run; returns what waits for it. InvalidArgument if
+        its own id was used."""
         if step.call_id is not None:
             if step.call_id in self._own_ids:
                 raise InvalidArgument(f"the run has called a step under id {step.call_id!r} before")
             self._own_ids.add(step.call_id)
         step_id = step.call_id or operation_id(step.name, position)
-        operation = StepOperation(
-            step_id,
-            step.name,
-            site,
-            self.codecs.seal(input, self.run_id, STEP_INPUT, step_id),
-            step.retry,
-            step.codec.decode_result,
-            self.loop.create_future(),
-            step.timeouts,
-            input,
-            step.queue,
+        stored = input
+        if self.codecs.codecs:
+            stored = self.codecs.seal(input, self.run_id, STEP_INPUT, step_id)
+        future = self.loop.create_future()
+        future.operation = operation = StepOperation(
+            *(step_id, step.name, site, stored, step.retry, step.codec.decode_result),
+            *(future, step.timeouts, input, step.queue),
         )
         self.ledger.add(operation)
-        operation.future.operation = operation
-        return operation
+        return future
 
     def open_hook(
         self,

@@ -210,7 +210,9 @@ def _shown(place: tuple[str, int]) -> str:
 
 # -- Python 3.12 and newer ----------------------------------------------------------------------
 
-_MONITORS = hasattr(sys, "monitoring")
+MONITORS = hasattr(sys, "monitoring")
+"""Whether this Python can look for hazards nearly for free."""
+
 _TOOLS = (4, 3)
 _watching = False
 
@@ -218,7 +220,7 @@ _watching = False
 def watch() -> None:
     """Look for hazards in all turns of this process from now on, where that is cheap."""
     global _watching
-    if _watching or not _MONITORS:
+    if _watching or not MONITORS:
         return
     _watching = True
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]

@@ -27,6 +27,7 @@ from flowpg.model.events import (
     PATCH_RECORDED,
     RUN_ATTRIBUTES_SET,
     RUN_PROGRESS_RECORDED,
+    STEP_CREATED,
     WAIT_CANCELLED,
     FlowEventEnvelope,
 )
@@ -66,6 +67,16 @@ class Ledger:
     def record(self, event: FlowEventEnvelope) -> None:
         """The history recorded a call. NonDeterministic unless it is the next one made."""
         operation = self._next()
+        if (
+            type(operation) is StepOperation
+            and event.type == STEP_CREATED
+            and operation.id == event.data["step_id"]
+            and operation.difference(event.data) is None
+        ):
+            self._made.popleft()
+            operation.recorded = True
+            self.steps[operation.id] = operation
+            return
         if event.type in _TOLERATED and not (
             isinstance(operation, Note)
             and operation.event_type == event.type
@@ -94,7 +105,8 @@ class Ledger:
 
     def take_step(self, step_id: str) -> StepOperation | None:
         """The step whose outcome the history holds, None if nobody waits for it."""
-        self._settled("step", step_id)
+        if self._given_up:
+            self._settled("step", step_id)
         return self.steps.pop(step_id, None)
 
     def take_timer(self, wait_id: str) -> TimerOperation | None:
@@ -151,7 +163,8 @@ class Ledger:
         """
         new = [operation for operation in self._made if not operation.dropped]
         if not everything and len(new) == 1:
-            return [*self.closings(), new[0].command()]
+            command = new[0].command()
+            return [*self.closings(), command] if self._given_up else [command]
         opened: list[Operation] = [
             *self.steps.values(),
             *self.timers.values(),
@@ -187,9 +200,13 @@ class Ledger:
             self._given_up.pop((kind, subject), None)
 
     def _next(self) -> Operation | None:
-        while self._made and self._made[0].dropped:
-            self._made.popleft()
-        return self._made[0] if self._made else None
+        made = self._made
+        while made:
+            operation = made[0]
+            if not operation.dropped:
+                return operation
+            made.popleft()
+        return None
 
     def _opened_difference(self, step: StepOperation, event: FlowEventEnvelope) -> str | None:
         # Sealed with another key, or by another chain, it may still be the same input.

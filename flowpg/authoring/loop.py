@@ -18,7 +18,7 @@ from asyncio import events
 from asyncio import tasks as _tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
 from datetime import timedelta
 from functools import partial
 from types import FrameType
@@ -31,12 +31,21 @@ from flowpg.authoring.tasks import Burst, CallSites, RunFuture, RunTask, shuffle
 
 logger = logging.getLogger("flowpg.authoring")
 
+# Where ``current_task`` is a function in Python, what it looks into.
+_current_task: Callable[[Any], Any] = (
+    _tasks.current_task if sys.version_info >= (3, 12) else vars(_tasks)["_current_tasks"].get
+)
+_new_handle: Any = object.__new__
+
 MAX_CALLBACKS = 1_000_000
 """Callbacks that one turn may run before it counts as never coming to rest."""
 
 
 class Keeper(Protocol):
     """Who makes timers and calls durable: the run."""
+
+    seconds: float
+    """Time since the run was created, as far as the delivered events tell."""
 
     def start_timer(self, delay: timedelta, handle: RunTimer) -> None:
         """Begin a durable wait of ``delay`` and keep it in ``handle.operation``."""
@@ -67,8 +76,6 @@ class RunLoop(RefusingLoop):
     def __init__(self, run_id: str, run: Keeper) -> None:
         self.run_id = run_id
         self.run: Any = run
-        self.seconds = 0.0
-        """Time since the run was created, as far as the delivered events tell."""
         self.replaying = False
         self.running = False
         self.dropped = False
@@ -87,10 +94,10 @@ class RunLoop(RefusingLoop):
 
     # -- running --------------------------------------------------------------------------------
 
-    def __enter__(self) -> RunLoop:
+    def __enter__(self) -> None:
         """Take the thread over from the host's loop."""
         host = events._get_running_loop()
-        task = _tasks.current_task(host) if host is not None else None
+        task = _current_task(host) if host is not None else None
         self._host = (host, task)
         if task is not None:
             _tasks._leave_task(host, task)  # type: ignore[arg-type]
@@ -101,7 +108,6 @@ class RunLoop(RefusingLoop):
         self._collecting = gc.isenabled()
         gc.disable()
         self.running = True
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Give the thread back."""
@@ -120,8 +126,8 @@ class RunLoop(RefusingLoop):
         ready = self._ready
         left = MAX_CALLBACKS
         while ready:
-            handle = ready.popleft()
-            if handle.cancelled():
+            handle: Any = ready.popleft()
+            if handle._cancelled:
                 continue
             left -= 1
             if not left:
@@ -131,10 +137,20 @@ class RunLoop(RefusingLoop):
                     "or a hook",
                 )
             try:
-                handle._run()
+                handle._context.run(handle._callback, *handle._args)
             except SystemExit:
                 # The task that raised it holds it, like any other exception.
                 continue
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  as asyncio has it
+                self._callback_failed(handle, error)
+
+    def _callback_failed(self, handle: Any, error: BaseException) -> None:
+        name = getattr(handle._callback, "__qualname__", None) or repr(handle._callback)
+        self.call_exception_handler(
+            {"message": f"Exception in callback {name}", "exception": error, "handle": handle}
+        )
 
     def wake(self, handle: asyncio.Handle) -> None:
         """Run a handle, such as a timer that fired, with the next callbacks."""
@@ -168,15 +184,23 @@ class RunLoop(RefusingLoop):
 
     def time(self) -> float:
         """Seconds since the run was created, by its history."""
-        return self.seconds
+        seconds: float = self.run.seconds
+        return seconds
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """Run ``callback`` after what is ready already."""
-        handle = asyncio.Handle(callback, args, self, context)
+        # As its own class fills it in, without a call: most of what runs here is woken this way.
+        handle: Any = _new_handle(asyncio.Handle)
+        handle._context = copy_context() if context is None else context
+        handle._loop = self
+        handle._callback = callback
+        handle._args = args
+        handle._cancelled = False
+        handle._repr = handle._source_traceback = None
         self._ready.append(handle)
-        return handle
+        return handle  # type: ignore[no-any-return]
 
     def call_later(  # type: ignore[override]
         self,
@@ -197,12 +221,12 @@ class RunLoop(RefusingLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run ``callback`` once a durable timer that ends at ``when`` has fired."""
-        return self._timer(round((when - self.seconds) * 1e6), callback, args, context)
+        return self._timer(round((when - self.run.seconds) * 1e6), callback, args, context)
 
     def _timer(
         self, micros: int, callback: Callable[..., object], args: Any, context: Context | None
     ) -> asyncio.TimerHandle:
-        timer = RunTimer(self.seconds + micros / 1e6, callback, args, self, context)
+        timer = RunTimer(self.run.seconds + micros / 1e6, callback, args, self, context)
         timer.operation = None
         if micros <= 0:
             self._ready.append(timer)
@@ -221,7 +245,9 @@ class RunLoop(RefusingLoop):
     def create_future(self) -> RunFuture:
         """A future of this run."""
         self._numbers += 1
-        return RunFuture(self, self._numbers)
+        future = RunFuture(loop=self)
+        future.number = self._numbers
+        return future
 
     def create_task(
         self,
@@ -248,14 +274,14 @@ class RunLoop(RefusingLoop):
 
     def next_position(self) -> str:
         """The position of a durable call: its task's path and the number of the call there."""
-        owner = self._parent()
-        owner.calls += 1
-        return f"{owner.path}/{owner.calls}" if owner.path else str(owner.calls)
+        owner = _current_task(self) or self._callbacks
+        calls = owner.calls = owner.calls + 1
+        return f"{owner.path}/{calls}" if owner.path else str(calls)
 
     def current(self) -> RunTask | None:
         """The task that is running, None inside a plain callback."""
-        task = _tasks.current_task(self)
-        return task if isinstance(task, RunTask) else None
+        task: RunTask | None = _current_task(self)
+        return task
 
     def random(self) -> random.Random:
         """The stream of random numbers of whoever is running."""
@@ -324,7 +350,7 @@ class RunLoop(RefusingLoop):
     # -- helpers --------------------------------------------------------------------------------
 
     def _parent(self) -> RunTask | CallSites:
-        return self.current() or self._callbacks
+        return _current_task(self) or self._callbacks
 
     def _keep(self, task: RunTask) -> RunTask:
         # Held strongly: a task that nobody refers to must not vanish when memory is collected.

@@ -113,7 +113,11 @@ class StepOperation(Operation):
         queue: str | None = None,
     ) -> None:
         """``input`` as it is stored; ``plain`` is what it is, if that differs."""
-        super().__init__(id, name, site, future)
+        self.id = id
+        self.name = name
+        self.site = site
+        self.future = future
+        self.recorded = False
         self.input = input
         self.plain = input if plain is None else plain
         self.retry = retry

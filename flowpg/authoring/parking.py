@@ -29,8 +29,7 @@ class ParkingLot:
 
     def take(self, run_id: str) -> RunTurns | None:
         """The coroutine of a run, for whoever drives it now."""
-        with self._lock:
-            return self._parked.pop(run_id, None)
+        return self._parked.pop(run_id, None)
 
     def park(self, turns: RunTurns) -> None:
         """Keep a coroutine until its run goes on."""

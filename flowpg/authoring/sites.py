@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
 _OURS = (
     str(Path(__file__).resolve().parent),
@@ -34,6 +34,27 @@ class Site:
 def calling_site() -> Site:
     """The nearest caller outside this package and asyncio."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
+    while _is_ours(frame.f_code) and frame.f_back is not None:
         frame = frame.f_back
     return Site(frame.f_code, frame.f_lasti)
+
+
+def site_of(frame: FrameType) -> Site:
+    """The same, for the call that ``frame`` made or passed on."""
+    while _is_ours(frame.f_code) and frame.f_back is not None:
+        frame = frame.f_back
+    return Site(frame.f_code, frame.f_lasti)
+
+
+# By file, since that is a string whose hash is known, and there are few.
+_known: dict[str, bool] = {}
+
+
+def _is_ours(code: CodeType) -> bool:
+    name = code.co_filename
+    found = _known.get(name)
+    if found is None:
+        found = name.startswith(_OURS)
+        if len(_known) < 10_000:
+            _known[name] = found
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
@@ -19,7 +20,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 from flowpg.authoring.codec import FunctionCodec
 from flowpg.authoring.failures import failure_body
 from flowpg.authoring.loop import RunLoop
-from flowpg.authoring.sites import Site, calling_site
+from flowpg.authoring.sites import Site, calling_site, site_of
 from flowpg.authoring.step_context import current_step
 from flowpg.authoring.strands import wait, waiting_allowed
 from flowpg.authoring.transactional import (
@@ -132,8 +133,9 @@ class AsyncStep(StepBase, Generic[P, R]):
         """In a workflow: run the step. Elsewhere: call the function."""
         loop = events._get_running_loop()
         if isinstance(loop, RunLoop):
-            made: Any = self.durable_call(loop.run, args, kwargs, calling_site())
-            return self.waited(made) if loop.run.definition.blocking else made  # type: ignore[no-any-return]
+            run: RunTurns = loop.run
+            made: Any = self.durable_call(run, args, kwargs, site_of(sys._getframe(1)))
+            return self.waited(made) if run.definition.blocking else made  # type: ignore[no-any-return]
         if self.transaction is not None:
             raise needs_connection(self)
         call: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
@@ -206,7 +208,7 @@ AnyStep = AsyncStep[..., Any] | SyncStep[..., Any]
 async def _outcome(
     run: RunTurns, step: StepBase, input: dict[str, Any], position: str, site: Site
 ) -> Any:
-    return await run.call_step(step, input, position, site).future
+    return await run.call_step(step, input, position, site)
 
 
 async def _in_default_thread(

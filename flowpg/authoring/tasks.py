@@ -22,16 +22,14 @@ if TYPE_CHECKING:
 
 
 class RunFuture(asyncio.Future[Any]):
-    """A future of a run; ``number`` is its hash, ``operation`` the durable call it is of."""
+    """A future of a run; ``number`` is its hash, ``operation`` the durable call it is of. The loop
+    sets both."""
 
+    number = 0
     operation: Any = None
 
-    def __init__(self, loop: RunLoop, number: int) -> None:
-        self._number = number
-        super().__init__(loop=loop)
-
     def __hash__(self) -> int:
-        return self._number
+        return self.number
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel it; a durable call is given up with that."""
@@ -67,7 +65,7 @@ class RunTask(asyncio.Task[Any]):
         name: str | None,
         context: Context | None,
     ) -> None:
-        self._number = number
+        self.number = number
         self.path = path
         self.calls = 0
         self.children = 0
@@ -75,7 +73,7 @@ class RunTask(asyncio.Task[Any]):
         super().__init__(coro, loop=loop, name=name or f"task {path or 'main'}", context=context)
 
     def __hash__(self) -> int:
-        return self._number
+        return self.number
 
 
 # -- as_completed -------------------------------------------------------------------------------

@@ -103,6 +103,8 @@ def stored_shape(step: StepBase, invocation: StepInvocation, result: Any) -> Any
     shape = step.codec.encode_result(result)
     # A result that its own annotation refuses would block the run, and no deploy could help.
     step.codec.decode_result(shape)
+    if not step.codecs.codecs:
+        return shape
     return step.codecs.seal(shape, invocation.run_id, STEP_OUTPUT, invocation.step_id)
 
 

@@ -36,6 +36,7 @@ from flowpg.model.codecs import (
     STEP_ERROR,
     STEP_OUTPUT,
     CodecChain,
+    is_sealed,
 )
 from flowpg.model.commands import Decision
 from flowpg.model.events import FlowEventEnvelope
@@ -71,7 +72,7 @@ class RunTurns(RunCalls):
         self._attempts: dict[str, FlowEventEnvelope] = {}
         # Events of the latest turn: they were folded before they were stored, so another process
         # or a conflict may have put others in their place.
-        self._unconfirmed: list[FlowEventEnvelope] = []
+        self._unconfirmed: Sequence[FlowEventEnvelope] = ()
         self._goes_on = False  # the driver went on from the latest decision of this coroutine
 
     # -- the decision ---------------------------------------------------------------------------
@@ -93,24 +94,29 @@ class RunTurns(RunCalls):
         Nothing is said (logged) about events up to sequence ``seen``: they were seen before.
         Raises NonDeterministic, UndecodablePayload or WorkflowStuck.
         """
-        history = invocation.history
         goes_on, self._goes_on = self._goes_on, False
-        self.snapshot = invocation.snapshot
-        new = history[self.consumed :]
-        self.decided = max(self.decided, last_decision(new))
-        seen = max(seen, self.decided)
+        snapshot = self.snapshot = invocation.snapshot
+        new = invocation.history[self.consumed :]
+        decided = last_decision(new)
+        if decided > self.decided:
+            self.decided = decided
+        if seen < self.decided:
+            seen = self.decided
         with self.loop:
             # Inside the loop's own block: whatever is raised, the thread is given back in order.
-            self.turn.run(lambda: self._deliver(new, seen))
-        self._unconfirmed = list(new) or self._unconfirmed
-        if self.ending.reached:
-            return self.ending.decision(invocation.snapshot)
-        if self.ledger.idle:
+            self.turn.run(self._deliver, new, seen)
+        if new:
+            self._unconfirmed = new
+        ending = self.ending
+        if (ending.main is None or ending.main.done()) and ending.reached:
+            return ending.decision(snapshot)
+        commands = self.ledger.commands(snapshot, not goes_on)
+        if not commands and self.ledger.idle:
             raise WorkflowStuck(
                 self.run_id,
                 "the workflow waits, and no step, timer or hook is open that could wake it",
             )
-        return tuple(self.ledger.commands(invocation.snapshot, not goes_on))
+        return tuple(commands)
 
     def forget(self) -> None:
         """Drop the coroutine without running any of its code."""
@@ -125,13 +131,14 @@ class RunTurns(RunCalls):
             drop(strand)
 
     def _deliver(self, new: Sequence[FlowEventEnvelope], seen: int) -> None:
+        loop = self.loop
         for event in new:
-            self.turn.began = monotonic()
-            self.loop.replaying = event.sequence <= seen
+            sequence = event.sequence
+            loop.replaying = sequence <= seen
             deliver = _DELIVERIES.get(event.type)
             if deliver is not None:
                 deliver(self, event)
-            self.consumed = event.sequence
+            self.consumed = sequence
         if not self._begun:
             self._begin()
 
@@ -177,7 +184,9 @@ class RunTurns(RunCalls):
             return
         try:
             output = event.data["output"]
-            value = step.decode(self.codecs.open(output, self.run_id, STEP_OUTPUT, step.id))
+            if type(output) is dict and is_sealed(output):
+                output = self.codecs.open(output, self.run_id, STEP_OUTPUT, step.id)
+            value = step.decode(output)
         except SerializationError as error:
             raise UndecodablePayload(f"run {self.run_id!r}: {error}") from None
         if not step.future.done():
@@ -195,12 +204,12 @@ class RunTurns(RunCalls):
         self._run()
 
     def _settled(self, event: FlowEventEnvelope) -> StepOperation | None:
-        step = self.ledger.take_step(event.data["step_id"])
-        attempt = self._attempts.pop(event.data["step_id"], None)
-        if attempt is not None:
+        step_id = event.data["step_id"]
+        attempt = self._attempts.pop(step_id, None)
+        if attempt is not None and attempt.recorded_at > self.moment:
             # Its handler began after this was stored, so this time is final.
-            self._reach(attempt.recorded_at)
-        return step
+            self.moment = attempt.recorded_at
+        return self.ledger.take_step(step_id)
 
     def _timer_fired(self, event: FlowEventEnvelope) -> None:
         timer = self.ledger.take_timer(event.data["wait_id"])
@@ -253,13 +262,20 @@ class RunTurns(RunCalls):
         self._run()
 
     def _run(self) -> None:
+        self.turn.began = monotonic()  # a replay of many short turns is none that is long
         self.loop.run_ready()
-        self.ending.look()
+        main = self.ending.main
+        if main is not None and main.done():
+            self.ending.look()
 
     def _reach(self, moment: datetime) -> None:
         if moment > self.moment:
             self.moment = moment
-            self.loop.seconds = (moment - self.started_at).total_seconds()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the run was created, as far as the delivered events tell."""
+        return (self.moment - self.started_at).total_seconds()
 
 
 _DELIVERIES: dict[str, Callable[[RunTurns, FlowEventEnvelope], None]] = {

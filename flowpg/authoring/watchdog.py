@@ -4,9 +4,9 @@ Workflow code runs on the thread of the host's event loop, so a turn that never 
 other run of the process. A thread of its own looks at the turns at work. It counts the time that it
 saw pass itself, so that a process that was stopped and continued is not taken for a slow workflow.
 
-A turn is interrupted by raising ``TurnAbandoned`` in its thread. That is asked for under a lock,
-and only between ``enter`` and ``leave`` of that very turn; ``leave`` takes back what was asked for
-and not raised yet. So nothing is ever raised in code that is not the run's own. Code that waits in
+A turn is interrupted by raising ``TurnAbandoned`` in its thread. That is asked for only between
+``enter`` and ``leave`` of that very turn; ``leave`` takes back what was asked for and not raised
+yet. So nothing is ever raised in code that is not the run's own. Code that waits in
 C, such as ``time.sleep``, is interrupted where the process has given a signal for it
 (``interrupt_by_signal``); otherwise when it comes back.
 """
@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -67,7 +67,7 @@ class Turn:
 
     __slots__ = (
         "began", "due", "longest", "looked", "open", "reported", "run_id", "seen", "slow",
-        "strict", "strike_at", "strikes", "thread", "workflow",
+        "strict", "strike_at", "strikes", "struck", "thread", "workflow",
     )  # fmt: skip
 
     def __init__(self, run_id: str, workflow: str, rules: TurnRules) -> None:
@@ -80,16 +80,18 @@ class Turn:
         self.thread = 0
         self.open = False
         self.due = False
+        self.struck = False
         self.strikes = 0
         self.looked = self.seen = self.strike_at = 0.0
         self.reported = False
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Run workflow code. TurnTooLong if it was abandoned, whatever it made of that."""
+    def run(self, work: Callable[..., None], *args: Any) -> None:
+        """Run workflow code, ``work(*args)``. TurnTooLong if it was abandoned, whatever it
+        made of that."""
         try:
             try:
                 self.enter()
-                work()
+                work(*args)
             finally:
                 self.leave()
         except TurnAbandoned:
@@ -109,11 +111,15 @@ class Turn:
 
     def leave(self) -> None:
         """Workflow code has ended; nothing is raised in it from here on. May be called again."""
-        with _lock:
-            self.open = self.due = False
-            open_turns.pop(self.thread, None)
-        if self.strikes:
-            _take_back(self.thread)
+        # Closed first and asked about strikes then, as whoever strikes says so before it looks
+        # whether the turn is open: one of the two sees the other, and few turns need the lock.
+        self.open = self.due = False
+        open_turns.pop(self.thread, None)
+        if self.struck or self.strikes:
+            with _lock:
+                strikes = self.strikes
+            if strikes:
+                _take_back(self.thread)
 
     def __str__(self) -> str:
         return f"workflow {self.workflow!r} of run {self.run_id!r}"
@@ -199,7 +205,7 @@ def _look(turn: Turn, passed: float) -> None:
 
 
 def _strike(turn: Turn, began: float) -> None:
-    with _lock:
+    with _lock, _striking(turn):
         if not turn.open or turn.began != began or open_turns.get(turn.thread) is not turn:
             return
         turn.strikes += 1
@@ -209,6 +215,15 @@ def _strike(turn: Turn, began: float) -> None:
         else:
             _raise_in(turn.thread, TurnAbandoned)
     logger.error("%s is abandoned: it did not wait for %.1f s", turn, turn.seen)
+
+
+@contextlib.contextmanager
+def _striking(turn: Turn) -> Iterator[None]:
+    turn.struck = True
+    try:
+        yield
+    finally:
+        turn.struck = False
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:

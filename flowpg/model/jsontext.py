@@ -69,8 +69,13 @@ def equal(left: Any, right: Any) -> bool:
     if isinstance(left, dict) and isinstance(right, dict):
         if left.keys() != right.keys():
             return False
-        for key, member in left.items():  # noqa: SIM110 - a generator would cost more than it tests
-            if not equal(member, right[key]):
+        for key, member in left.items():
+            other = right[key]
+            kind = type(member)
+            if kind is type(other) and kind in _SCALARS:
+                if member != other:
+                    return False
+            elif not equal(member, other):
                 return False
         return True
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
