@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flowpg.authoring import failures  # noqa: F401  it registers how exceptions are stored
@@ -43,6 +43,9 @@ class FunctionCodec:
         self._named = frozenset(
             p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         )
+        # Each argument given once, in its place or by its name: nothing has to be found out.
+        plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        self._names = tuple(self._parameters) if plain else None
         self._plans: dict[str, Plan] | None = None
 
     # -- writing --------------------------------------------------------------------------------
@@ -52,7 +55,11 @@ class FunctionCodec:
         SerializationError for an argument that cannot be stored."""
         plans = self._plans or self._make_plans()
         shape: dict[str, Any] = {}
-        for name, value in self._bound(args, kwargs).items():
+        if not kwargs and self._names is not None and len(args) == len(self._names):
+            given: Iterable[tuple[str, Any]] = zip(self._names, args, strict=True)
+        else:
+            given = self._bound(args, kwargs).items()
+        for name, value in given:
             try:
                 shape[name] = plans[name].encode(value)
             except Unfit as error:
@@ -79,19 +86,24 @@ class FunctionCodec:
         plans = self._plans or self._make_plans()
         if shape is None:
             shape = {}
-        self._check_names(shape)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
+        if self._names is not None and type(shape) is dict and len(shape) == len(self._names):
+            for name in self._names:
+                if name not in shape:
+                    break
+                args.append(self._decoded(name, plans[name], shape[name]))
+            else:
+                return args, kwargs
+            args.clear()
+        self._check_names(shape)
         by_position = True
         for name, parameter in self._parameters.items():
             if name not in shape:
                 # What follows a default that was left out can be given by name only.
                 by_position = False
                 continue
-            try:
-                value = plans[name].decode(shape[name])
-            except Unfit as error:
-                raise self._refused(f"argument {name!r}", "does not fit", error) from None
+            value = self._decoded(name, plans[name], shape[name])
             if by_position and parameter.kind <= _POSITIONAL:
                 args.append(value)
             else:
@@ -107,6 +119,12 @@ class FunctionCodec:
             raise self._refused("the result", "does not fit", error) from None
 
     # -- helpers --------------------------------------------------------------------------------
+
+    def _decoded(self, name: str, plan: Plan, value: Any) -> Any:
+        try:
+            return plan.decode(value)
+        except Unfit as error:
+            raise self._refused(f"argument {name!r}", "does not fit", error) from None
 
     def _check_names(self, shape: Any) -> None:
         if not isinstance(shape, dict):

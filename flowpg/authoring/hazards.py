@@ -178,7 +178,7 @@ def report(turn: Turn, hazard: Hazard, frame: FrameType | None) -> None:
     if frame is None or not _within_turn(frame):
         return
     place = (frame.f_code.co_filename, frame.f_lineno)
-    if turn.strict:
+    if turn.rules.strict:
         raise NotDurable(f"{hazard.call} ({_shown(place)})", hazard.instead)
     if place in _seen:
         return

@@ -22,13 +22,20 @@ from flowpg.authoring.tags import Unfit
 
 
 class Plan:
-    """How values of one annotation are written and read. Both raise Unfit."""
+    """How values of one annotation are written and read. Both raise Unfit. What is of the type
+    ``native`` is its own JSON."""
 
-    __slots__ = ("decode", "encode")
+    __slots__ = ("decode", "encode", "native")
 
-    def __init__(self, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        encode: Callable[[Any], Any],
+        decode: Callable[[Any], Any],
+        native: type | None = None,
+    ) -> None:
         self.encode = encode
         self.decode = decode
+        self.native = native
 
 
 PlanFor = Callable[[Any], Plan]

@@ -98,7 +98,7 @@ def _scalar(
         except (ArithmeticError, TypeError, ValueError, AttributeError):
             raise _expected(kind, value) from None
 
-    return Plan(encode, decode)
+    return Plan(encode, decode, native if write is None else None)
 
 
 def _expected(kind: Any, value: Any) -> Unfit:
@@ -226,17 +226,31 @@ def _members(value: Any, kind: type) -> Any:
     raise _expected(kind, value)
 
 
+_NAMES = {str}
+
+
 def _dict(args: tuple[Any, ...]) -> Plan:
     keys, values = (plan_for(args[0]), plan_for(args[1])) if args else (ANYTHING, ANYTHING)
+    # With names as its keys and such values, it is its own JSON: one look at all of them is enough.
+    natives = {values.native} if keys.native is str else set()
 
     def encode(value: Any) -> Any:
-        if not isinstance(value, abc.Mapping):
+        if type(value) is dict:
+            if (
+                set(map(type, value.values())) == natives
+                and set(map(type, value)) == _NAMES
+                and tags.TAG not in value
+            ):
+                return dict(value)
+        elif not isinstance(value, abc.Mapping):
             raise _expected(dict, value)
         return tags.encode_mapping(value, keys.encode, values.encode)
 
     def decode(value: Any) -> Any:
         if type(value) is not dict:
             raise _expected(dict, value)
+        if set(map(type, value.values())) == natives and tags.TAG not in value:
+            return dict(value)
         if value.get(tags.TAG) == "dict":
             return {keys.decode(key): values.decode(member) for key, member in value["v"]}
         return {keys.decode(key): values.decode(member) for key, member in value.items()}

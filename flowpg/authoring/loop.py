@@ -159,7 +159,7 @@ class RunLoop(RefusingLoop):
     def live_tasks(self) -> list[RunTask]:
         """The tasks that are not done, in the order of their numbers: ``as_completed`` creates its
         tasks in an order that differs from process to process."""
-        return sorted((task for task in self.tasks if not task.done()), key=hash)
+        return sorted([task for task in self.tasks if not task.done()], key=hash)
 
     def report_unseen(self) -> None:
         """Log the errors of tasks that nobody has awaited, as asyncio does when it loses one."""

@@ -33,6 +33,10 @@ class ParkingLot:
 
     def park(self, turns: RunTurns) -> None:
         """Keep a coroutine until its run goes on."""
+        parked = self._parked
+        if len(parked) < self._places and turns.run_id not in parked:
+            parked[turns.run_id] = turns
+            return
         surplus = []
         with self._lock:
             replaced = self._parked.pop(turns.run_id, None)

@@ -73,16 +73,21 @@ class RunTurns(RunCalls):
         # Events of the latest turn: they were folded before they were stored, so another process
         # or a conflict may have put others in their place.
         self._unconfirmed: Sequence[FlowEventEnvelope] = ()
-        self._goes_on = False  # the driver went on from the latest decision of this coroutine
+        # What follows, where the driver went on from the latest decision of this coroutine.
+        self._following: Sequence[FlowEventEnvelope] | None = None
 
     # -- the decision ---------------------------------------------------------------------------
 
     def continues(self, history: Sequence[FlowEventEnvelope]) -> bool:
         """Whether ``history`` begins with everything this coroutine has seen."""
+        tail = history[max(self.consumed - 1, 0) :]
         if len(history) < self.consumed:
             return False
-        self._goes_on = self._same_tip(history)
-        return self._goes_on or all(
+        if tail and self._unconfirmed and tail[0] is self._unconfirmed[-1]:
+            # The very event that was delivered last: the driver went on from this run's decision.
+            self._following = tail[1:]
+            return True
+        return all(
             event.type == history[event.sequence - 1].type
             and jsontext.equal(event.data, history[event.sequence - 1].data)
             for event in self._unconfirmed
@@ -94,9 +99,11 @@ class RunTurns(RunCalls):
         Nothing is said (logged) about events up to sequence ``seen``: they were seen before.
         Raises NonDeterministic, UndecodablePayload or WorkflowStuck.
         """
-        goes_on, self._goes_on = self._goes_on, False
+        new, self._following = self._following, None
+        goes_on = new is not None
         snapshot = self.snapshot = invocation.snapshot
-        new = invocation.history[self.consumed :]
+        if new is None:
+            new = invocation.history[self.consumed :]
         decided = last_decision(new)
         if decided > self.decided:
             self.decided = decided
@@ -122,7 +129,8 @@ class RunTurns(RunCalls):
         """Drop the coroutine without running any of its code."""
         loop = self.loop
         loop.dropped = True
-        strands = forget(task.get_coro() for task in loop.live_tasks())
+        alive = loop.live_tasks()
+        strands = forget(task.get_coro() for task in alive) if alive else ()
         for task in loop.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop.tasks.clear()
@@ -141,15 +149,6 @@ class RunTurns(RunCalls):
             self.consumed = sequence
         if not self._begun:
             self._begin()
-
-    def _same_tip(self, history: Sequence[FlowEventEnvelope]) -> bool:
-        # The very event that was delivered last: the driver went on from this run's own decision.
-        last = self._unconfirmed[-1] if self._unconfirmed else None
-        return (
-            last is not None
-            and len(history) >= self.consumed
-            and history[last.sequence - 1] is last
-        )
 
     # -- deliveries -----------------------------------------------------------------------------
 

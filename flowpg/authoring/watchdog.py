@@ -5,7 +5,7 @@ other run of the process. A thread of its own looks at the turns at work. It cou
 saw pass itself, so that a process that was stopped and continued is not taken for a slow workflow.
 
 A turn is interrupted by raising ``TurnAbandoned`` in its thread. That is asked for only between
-``enter`` and ``leave`` of that very turn; ``leave`` takes back what was asked for and not raised
+its beginning and ``leave``; ``leave`` takes back what was asked for and not raised
 yet. So nothing is ever raised in code that is not the run's own. Code that waits in
 C, such as ``time.sleep``, is interrupted where the process has given a signal for it
 (``interrupt_by_signal``); otherwise when it comes back.
@@ -66,16 +66,14 @@ class Turn:
     """The turns of one run in this process. ``began`` is when the latest one began."""
 
     __slots__ = (
-        "began", "due", "longest", "looked", "open", "reported", "run_id", "seen", "slow",
-        "strict", "strike_at", "strikes", "struck", "thread", "workflow",
+        "began", "due", "looked", "open", "reported", "rules", "run_id", "seen", "strike_at",
+        "strikes", "struck", "thread", "workflow",
     )  # fmt: skip
 
     def __init__(self, run_id: str, workflow: str, rules: TurnRules) -> None:
         self.run_id = run_id
         self.workflow = workflow
-        self.slow = rules.slow.total_seconds()
-        self.longest = None if rules.longest is None else rules.longest.total_seconds()
-        self.strict = rules.strict
+        self.rules = rules
         self.began = 0.0
         self.thread = 0
         self.open = False
@@ -90,7 +88,12 @@ class Turn:
         made of that."""
         try:
             try:
-                self.enter()
+                self.thread = thread = threading.get_ident()
+                self.began = monotonic()
+                self.open = True
+                open_turns[thread] = self
+                if _watchdog is None:
+                    _start()
                 work(*args)
             finally:
                 self.leave()
@@ -100,14 +103,15 @@ class Turn:
         if self.strikes:
             raise TurnTooLong(self.run_id, self.seen)
 
-    def enter(self) -> None:
-        """Workflow code begins to run in this thread."""
-        thread = self.thread = threading.get_ident()
-        self.began = monotonic()
-        self.open = True
-        open_turns[thread] = self
-        if _watchdog is None:
-            _start()
+    @property
+    def slow(self) -> float:
+        """The seconds after which its stack is logged."""
+        return self.rules.slow.total_seconds()
+
+    @property
+    def longest(self) -> float | None:
+        """The seconds after which it is abandoned, if ever."""
+        return None if self.rules.longest is None else self.rules.longest.total_seconds()
 
     def leave(self) -> None:
         """Workflow code has ended; nothing is raised in it from here on. May be called again."""

@@ -62,25 +62,31 @@ def equal(left: Any, right: Any) -> bool:
     kind = type(left)
     if kind is type(right) and kind in _SCALARS:
         return bool(left == right)
+    if kind is dict and kind is type(right):
+        return _equal_members(left, right)
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return left == right
     if isinstance(left, dict) and isinstance(right, dict):
-        if left.keys() != right.keys():
-            return False
-        for key, member in left.items():
-            other = right[key]
-            kind = type(member)
-            if kind is type(other) and kind in _SCALARS:
-                if member != other:
-                    return False
-            elif not equal(member, other):
-                return False
-        return True
+        return _equal_members(left, right)
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(map(equal, left, right))
     return isinstance(left, str) and isinstance(right, str) and left == right
+
+
+def _equal_members(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    if left.keys() != right.keys():
+        return False
+    for key, member in left.items():
+        other = right[key]
+        kind = type(member)
+        if kind is type(other) and kind in _SCALARS:
+            if member != other:
+                return False
+        elif not equal(member, other):
+            return False
+    return True
 
 
 def copied(value: Any) -> Any:
