@@ -282,8 +282,8 @@ class FlowApp:
             raise UnknownWorkflow(invocation.spec.name)
         if self._overran:
             self._check_rest(invocation.run_id)
-        turns = self._parked_turns(workflow.definition, invocation)
-        if turns is not None:
+        turns = self.parked.take(invocation.run_id)
+        if turns is not None and self._goes_on(turns, workflow.definition, invocation):
             try:
                 return self._advance(turns, invocation)
             except NonDeterministic:
@@ -330,19 +330,16 @@ class FlowApp:
 
     # -- helpers --------------------------------------------------------------------------------
 
-    def _parked_turns(
-        self, definition: WorkflowDefinition, invocation: WorkflowInvocation
-    ) -> RunTurns | None:
-        turns = self.parked.take(invocation.run_id)
-        if turns is None:
-            return None
+    def _goes_on(
+        self, turns: RunTurns, definition: WorkflowDefinition, invocation: WorkflowInvocation
+    ) -> bool:
         # The stack of a plain function runs on no other thread.
         here = not definition.blocking or turns.thread == get_ident()
         if turns.definition is definition and here and turns.continues(invocation.history):
-            return turns
+            return True
         self.parked.saw(invocation.run_id, turns.consumed, False)
         turns.forget()
-        return None
+        return False
 
     def _advance(self, turns: RunTurns, invocation: WorkflowInvocation) -> Decision:
         keep = False

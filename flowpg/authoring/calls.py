@@ -73,10 +73,12 @@ class RunCalls:
         if self.codecs.codecs:
             stored = self.codecs.seal(input, self.run_id, STEP_INPUT, step_id)
         future = self.loop.create_future()
+        # fmt: off
         future.operation = operation = StepOperation(
-            *(step_id, step.name, site, stored, step.retry, step.codec.decode_result),
-            *(future, step.timeouts, input, step.queue),
+            step_id, step.name, site, stored, step.retry, step.codec.decode_result,
+            future, step.timeouts, input, step.queue,
         )
+        # fmt: on
         self.ledger.add(operation)
         return future
 

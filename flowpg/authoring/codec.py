@@ -60,8 +60,12 @@ class FunctionCodec:
         else:
             given = self._bound(args, kwargs).items()
         for name, value in given:
+            plan = plans[name]
+            if type(value) is plan.native:
+                shape[name] = value
+                continue
             try:
-                shape[name] = plans[name].encode(value)
+                shape[name] = plan.encode(value)
             except Unfit as error:
                 raise self._refused(f"argument {name!r}", "cannot be stored", error) from None
             except RecursionError:
@@ -92,7 +96,10 @@ class FunctionCodec:
             for name in self._names:
                 if name not in shape:
                     break
-                args.append(self._decoded(name, plans[name], shape[name]))
+                plan, value = plans[name], shape[name]
+                if type(value) is not plan.native:
+                    value = self._decoded(name, plan, value)
+                args.append(value)
             else:
                 return args, kwargs
             args.clear()

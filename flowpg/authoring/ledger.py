@@ -67,11 +67,12 @@ class Ledger:
     def record(self, event: FlowEventEnvelope) -> None:
         """The history recorded a call. NonDeterministic unless it is the next one made."""
         operation = self._next()
+        data = event.data
         if (
             type(operation) is StepOperation
             and event.type == STEP_CREATED
-            and operation.id == event.data["step_id"]
-            and operation.difference(event.data) is None
+            and operation.id == data["step_id"]
+            and operation.difference(data) is None
         ):
             self._made.popleft()
             operation.recorded = True
@@ -89,7 +90,7 @@ class Ledger:
             operation.id != event.subject and event.type != RUN_ATTRIBUTES_SET
         ):
             self._differs(event, f"found {operation}, called at {operation.site}")
-        difference = operation.difference(event.data)
+        difference = operation.difference(data)
         if difference is not None and isinstance(operation, StepOperation):
             difference = self._opened_difference(operation, event)
         if difference is not None:

@@ -126,6 +126,11 @@ class StepOperation(Operation):
         self.decode = decode
 
     def command(self) -> ScheduleStep:
+        if self.timeouts is None and self.queue is None:
+            # The usual call: what is not given is not checked.
+            return ScheduleStep(
+                step_id=self.id, step_name=self.name, input=self.input, retry=self.retry
+            )
         return ScheduleStep(
             step_id=self.id,
             step_name=self.name,

@@ -41,6 +41,9 @@ def calling_site() -> Site:
 
 def site_of(frame: FrameType) -> Site:
     """The same, for the call that ``frame`` made or passed on."""
+    code = frame.f_code
+    if _known.get(code.co_filename) is False:
+        return Site(code, frame.f_lasti)
     while _is_ours(frame.f_code) and frame.f_back is not None:
         frame = frame.f_back
     return Site(frame.f_code, frame.f_lasti)

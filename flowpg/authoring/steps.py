@@ -134,7 +134,8 @@ class AsyncStep(StepBase, Generic[P, R]):
         loop = events._get_running_loop()
         if isinstance(loop, RunLoop):
             run: RunTurns = loop.run
-            made: Any = self.durable_call(run, args, kwargs, site_of(sys._getframe(1)))
+            frame = sys._getframe(1)
+            made: Any = self.durable_call(run, args, kwargs, site_of(frame))
             return self.waited(made) if run.definition.blocking else made  # type: ignore[no-any-return]
         if self.transaction is not None:
             raise needs_connection(self)

@@ -80,14 +80,12 @@ class RunTurns(RunCalls):
 
     def continues(self, history: Sequence[FlowEventEnvelope]) -> bool:
         """Whether ``history`` begins with everything this coroutine has seen."""
-        tail = history[max(self.consumed - 1, 0) :]
-        if len(history) < self.consumed:
-            return False
-        if tail and self._unconfirmed and tail[0] is self._unconfirmed[-1]:
+        tail = history[self.consumed - 1 :] if self._unconfirmed else ()
+        if tail and tail[0] is self._unconfirmed[-1]:
             # The very event that was delivered last: the driver went on from this run's decision.
             self._following = tail[1:]
             return True
-        return all(
+        return len(history) >= self.consumed and all(
             event.type == history[event.sequence - 1].type
             and jsontext.equal(event.data, history[event.sequence - 1].data)
             for event in self._unconfirmed
@@ -143,9 +141,11 @@ class RunTurns(RunCalls):
         for event in new:
             sequence = event.sequence
             loop.replaying = sequence <= seen
-            deliver = _DELIVERIES.get(event.type)
-            if deliver is not None:
-                deliver(self, event)
+            kind = event.type
+            if kind == events.STEP_STARTED:
+                self._attempts[event.data["step_id"]] = event
+            elif kind in _DELIVERIES:
+                _DELIVERIES[kind](self, event)
             self.consumed = sequence
         if not self._begun:
             self._begin()
@@ -174,15 +174,13 @@ class RunTurns(RunCalls):
     def _recorded(self, event: FlowEventEnvelope) -> None:
         self.ledger.record(event)
 
-    def _attempted(self, event: FlowEventEnvelope) -> None:
-        self._attempts[event.data["step_id"]] = event
-
     def _step_completed(self, event: FlowEventEnvelope) -> None:
-        step = self._settled(event)
+        data = event.data
+        step = self._settled(data["step_id"])
         if step is None:
             return
         try:
-            output = event.data["output"]
+            output = data["output"]
             if type(output) is dict and is_sealed(output):
                 output = self.codecs.open(output, self.run_id, STEP_OUTPUT, step.id)
             value = step.decode(output)
@@ -193,7 +191,7 @@ class RunTurns(RunCalls):
         self._run()
 
     def _step_failed(self, event: FlowEventEnvelope) -> None:
-        step = self._settled(event)
+        step = self._settled(event.data["step_id"])
         if step is None:
             return
         if not step.future.done():
@@ -202,8 +200,7 @@ class RunTurns(RunCalls):
             step.future.set_exception(raisable(read_failure(error, origin)))
         self._run()
 
-    def _settled(self, event: FlowEventEnvelope) -> StepOperation | None:
-        step_id = event.data["step_id"]
+    def _settled(self, step_id: str) -> StepOperation | None:
         attempt = self._attempts.pop(step_id, None)
         if attempt is not None and attempt.recorded_at > self.moment:
             # Its handler began after this was stored, so this time is final.
@@ -286,7 +283,6 @@ _DELIVERIES: dict[str, Callable[[RunTurns, FlowEventEnvelope], None]] = {
     events.RUN_PROGRESS_RECORDED: RunTurns._recorded,
     events.RUN_ATTRIBUTES_SET: RunTurns._recorded,
     events.PATCH_RECORDED: RunTurns._recorded,
-    events.STEP_STARTED: RunTurns._attempted,
     events.STEP_COMPLETED: RunTurns._step_completed,
     events.STEP_FAILED: RunTurns._step_failed,
     events.STEP_NON_RETRYABLE: RunTurns._step_failed,
