@@ -183,7 +183,7 @@ async def test_many_short_turns_are_none_that_is_long(caplog: pytest.LogCaptureF
 
 
 async def test_without_a_limit_a_turn_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
-    app = spinning_app(lambda: time.sleep(0.5), longest_turn=None)
+    app = spinning_app(lambda: time.sleep(1.5), longest_turn=None)
     engine = FlowEngine.in_memory(app)
     run_id = await engine.start(app.workflows["main"].spec, {})
     assert (await engine.snapshot(run_id)).status is RunStatus.COMPLETED
