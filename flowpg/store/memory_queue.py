@@ -51,6 +51,10 @@ def claim(
         and admitted(task.run_id)
     ]
     ready.sort(key=lambda task: (task.available_at, task.task_id))
+    for task in ready:
+        if _crashes(task) > capabilities.max_crashes:
+            _bury(state, task)
+    ready = [task for task in ready if task.run_id in state.tasks]
     return [
         _take(state.run(task.run_id), task, owner, now + lease, now, claimed=True)
         for task in ready[:limit]
@@ -83,7 +87,8 @@ def release(state: State, run_id: str, epoch: int, wakes: int) -> bool:
     if task.lease_owner is None or (task.wakes != wakes and not run.terminal):
         return False
     del state.tasks[run_id]
-    run.blocked_reason = None
+    if not run.dead:
+        run.blocked_reason = None
     return True
 
 
@@ -120,6 +125,22 @@ def _live(task: Task, now: datetime) -> bool:
     return task.lease_expires_at is not None and task.lease_expires_at > now
 
 
+def _crashes(task: Task) -> int:
+    # A lease that stands here although its task can be claimed has run out.
+    return task.crashes + (task.lease_owner is not None)
+
+
+def _bury(state: State, task: Task) -> None:
+    """Give a run up that took too many workers with it: its last one, if it comes back, is refused,
+    and nothing wakes the run."""
+    del state.tasks[task.run_id]
+    run = state.run(task.run_id)
+    if not run.terminal:
+        run.blocked_reason = f"lost {_crashes(task)} workers while they worked on it"
+        run.lease_epoch += 1
+        run.dead = True
+
+
 def _take(
     run: Run, task: Task, owner: str, until: datetime, now: datetime, *, claimed: bool = False
 ) -> RunLease:
@@ -132,6 +153,7 @@ def _take(
     if claimed:
         # Only a claim counts as an attempt, and tells of attempts: acquiring asks for no task.
         task.attempts += 1
+        task.crashes += previous is not None
         lease.task_id, lease.attempts = task.task_id, task.attempts
         lease.previous_owner = previous
     return lease

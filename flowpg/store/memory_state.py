@@ -57,6 +57,7 @@ class Task:
     available_at: datetime
     wakes: int = 1
     attempts: int = 0
+    crashes: int = 0
     epoch: int | None = None
     lease_owner: str | None = None
     lease_expires_at: datetime | None = None
@@ -79,6 +80,7 @@ class Run:
     ended_at: datetime | None = None
     lease_epoch: int = 0
     blocked_reason: str | None = None
+    dead: bool = False  # its drive task took too many workers with it
     hooks: dict[str, ActiveHook] = field(default_factory=dict)
     wakeups: dict[tuple[WakeupKind, str], Wakeup] = field(default_factory=dict)
 
@@ -162,7 +164,8 @@ class State:
         """Wake a run: one open drive task, woken once more."""
         task, now = self.tasks.get(run_id), self.now()
         if task is None:
-            self.tasks[run_id] = self.new_task(self.run(run_id), now)
+            if not self.run(run_id).dead:  # nothing wakes it any more
+                self.tasks[run_id] = self.new_task(self.run(run_id), now)
             return
         task.wakes += 1
         if task.lease_owner is None:

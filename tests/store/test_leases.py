@@ -6,7 +6,7 @@ import pytest
 
 from flowpg.errors import InvalidArgument
 from flowpg.model import events
-from flowpg.model.records import Append, RunLease
+from flowpg.model.records import Append, AppendOutcome, Capabilities, RunLease
 from flowpg.store.protocol import FlowEventStore
 from tests.store.conftest import Rig
 from tests.store.support import (
@@ -247,3 +247,33 @@ async def test_a_lease_needs_an_owner(store: FlowEventStore, owner: str) -> None
     ):
         with pytest.raises(InvalidArgument):
             await call
+
+
+async def test_a_run_that_took_too_many_workers_with_it_is_set_aside(rig: Rig) -> None:
+    store, may = rig.store, Capabilities(max_crashes=2)
+    await store.start(request("run-1"))
+    last: list[RunLease] = []
+    for _ in range(3):
+        last = await store.claim_runs("default", 10, "me", MINUTE, may)
+        assert [lease.run_id for lease in last] == ["run-1"]
+        rig.advance(MINUTE + SECOND)
+    await store.start(request("run-2"))
+    [other] = await store.claim_runs("default", 10, "me", MINUTE, may)
+    assert other.run_id == "run-2"
+
+    run = await store.run_info("run-1")
+    assert run.blocked_reason == "lost 3 workers while they worked on it"
+    late = Append("run-1", [events.run_started()], expected=1, epoch=last[0].epoch)
+    assert (await store.append(late)).outcome is AppendOutcome.LEASE_LOST
+    await store.wake_run("run-1")
+    assert await store.claim_runs("default", 10, "me", MINUTE, may) == []
+
+
+async def test_a_lease_that_was_given_back_is_no_crash(rig: Rig) -> None:
+    store, may = rig.store, Capabilities(max_crashes=0)
+    await store.start(request("run-1"))
+    for _ in range(3):
+        [lease] = await store.claim_runs("default", 10, "me", MINUTE, may)
+        await store.give_back(lease)
+        rig.advance(MINUTE + SECOND)
+    assert len(await store.claim_runs("default", 10, "me", MINUTE, may)) == 1
