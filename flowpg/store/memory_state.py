@@ -156,7 +156,8 @@ class State:
             run.history.extend(new)
         run.updated_at = new[-1].recorded_at
         run.ended_at = run.updated_at if run.terminal else None
-        run.blocked_reason = None
+        if run.terminal or not run.dead:
+            run.blocked_reason = None
         self._keep_rows(run, new)
         return run
 

@@ -267,6 +267,9 @@ async def test_a_run_that_took_too_many_workers_with_it_is_set_aside(rig: Rig) -
     assert (await store.append(late)).outcome is AppendOutcome.LEASE_LOST
     await store.wake_run("run-1")
     assert await store.claim_runs("default", 10, "me", MINUTE, may) == []
+    await store.request_cancellation("run-1")  # it is stored, and moves nothing
+    assert (await store.run_info("run-1")).blocked_reason is not None
+    assert await store.claim_runs("default", 10, "me", MINUTE, may) == []
 
 
 async def test_a_lease_that_was_given_back_is_no_crash(rig: Rig) -> None:
