@@ -27,7 +27,7 @@ from zlib import crc32
 
 from flowpg.authoring.errors import NotDurable, WorkflowStuck
 from flowpg.authoring.refusals import REFUSED, RefusingLoop
-from flowpg.authoring.tasks import Burst, CallSites, RunFuture, RunTask, shuffled_by
+from flowpg.authoring.tasks import Burst, CallSites, RunFuture, RunTask, shuffled_by, stands_in
 
 logger = logging.getLogger("flowpg.authoring")
 
@@ -263,6 +263,10 @@ class RunLoop(RefusingLoop):
         if frame is not None:
             return self._create_in_order(coro, parent, frame)
         self._numbers += 1
+        if stands_in(1):
+            task = RunTask(coro, self, self._numbers, parent.path, name, context)
+            task.owner = parent
+            return self._keep(task)
         parent.children += 1
         path = _below(parent.path, parent.children)
         return self._keep(RunTask(coro, self, self._numbers, path, name, context))
@@ -274,7 +278,8 @@ class RunLoop(RefusingLoop):
 
     def next_position(self) -> str:
         """The position of a durable call: its task's path and the number of the call there."""
-        owner = _current_task(self) or self._callbacks
+        task = _current_task(self)
+        owner = self._callbacks if task is None else task.owner or task
         calls = owner.calls = owner.calls + 1
         return f"{owner.path}/{calls}" if owner.path else str(calls)
 
@@ -350,7 +355,8 @@ class RunLoop(RefusingLoop):
     # -- helpers --------------------------------------------------------------------------------
 
     def _parent(self) -> RunTask | CallSites:
-        return _current_task(self) or self._callbacks
+        task: RunTask | None = _current_task(self)
+        return self._callbacks if task is None else task.owner or task
 
     def _keep(self, task: RunTask) -> RunTask:
         # Held strongly: a task that nobody refers to must not vanish when memory is collected.

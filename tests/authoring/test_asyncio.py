@@ -2,6 +2,7 @@
 its coroutine kept in memory and replayed at every turn, with the same history."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -108,3 +109,25 @@ async def test_two_identical_calls_are_two_steps() -> None:
     played = await both(program(twice))
     created = [event for event in played.history if event.type == "step_created"]
     assert len({event.subject for event in created}) == 3
+
+
+async def test_what_wait_for_awaits_has_the_same_places_under_every_python() -> None:
+    async def waits(double: Any, broken: Any) -> Any:
+        async def inner(number: int) -> int:
+            await asyncio.sleep(1)
+            first = await asyncio.create_task(double(number))
+            return int(first) + await asyncio.wait_for(nested(number), 50)
+
+        async def nested(number: int) -> int:
+            return int(await double(number))
+
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(nested(9), 0)
+        total = await asyncio.wait_for(inner(1), 100)
+        both = await asyncio.gather(*(asyncio.wait_for(inner(n), 10) for n in (2, 3)))
+        return total + sum(both) + await double(5)
+
+    played = await both(program(waits))
+    assert played.result == 34
+    places = sorted(kind.split("#")[1] for kind in played.types() if "step_created" in kind)
+    assert places == ["3", "3/3", "3/5", "4/3", "4/5", "5", "6"]
