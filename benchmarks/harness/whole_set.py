@@ -46,7 +46,7 @@ SET: tuple[tuple[str, str, str], ...] = (
     ("10,000 steps in one run, last/first tenth", "long-run --steps 10000 --repeats 1", ""),
     ("durable asyncio by a hand-written runtime", "front-end", ""),
     ("worker killed with 100 runs", "recovery --repeats 1", _BOTH),
-    ("idle worker", "idle --repeats 1 --seconds 5", _BOTH),
+    ("idle worker", "idle --repeats 1 --seconds 20", _BOTH),
     ("bytes kept a workflow", "storage --repeats 1", _BOTH),
 )
 """Label, command, and the peers it is measured beside."""
