@@ -25,6 +25,9 @@ from flowpg.errors import (
 from flowpg.model import jsontext
 from flowpg.model.events import DEADLINE_FIELDS, HOOK_CREATED, FlowEventEnvelope, NewEvent
 from flowpg.model.records import Append, AppendOutcome, AppendResult, LoadedRun, RunLease
+from flowpg.postgres.append_calls import route_steps
+from flowpg.replay.plan import StepLaunch
+from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
 
 logger = logging.getLogger("flowpg.engine.commit")
@@ -53,8 +56,11 @@ class PatientStore:
             raise RunNotFound(run_id)
         return found[run_id]
 
-    async def append(self, tip: RunTip, lease: RunLease, release: bool) -> AppendResult:
-        """Store the tip's pending events, and give the lease back with them if ``release``."""
+    async def append(
+        self, tip: RunTip, lease: RunLease, release: bool, routed: Sequence[StepLaunch] = ()
+    ) -> AppendResult:
+        """Store the tip's pending events, and give the lease back with them if ``release``. The
+        attempts ``routed`` begin with them, in other queues."""
         append = Append(
             tip.run_id,
             tuple(tip.pending),
@@ -63,7 +69,7 @@ class PatientStore:
             release=lease.wakes if release else None,
         )
         try:
-            return await self._store.append(append)
+            return await self._send(append, routed)
         except StoreUnavailable as error:
             since = monotonic()
             await self._pause(error, since, 0)
@@ -74,9 +80,24 @@ class PatientStore:
             if already_stored(append.events, tip.stored, found):
                 return _stored_before(append, found)
             try:
-                return await self._store.append(append)
+                return await self._send(append, routed)
             except StoreUnavailable as error:
                 await self._pause(error, since, attempt)
+
+    async def _send(self, append: Append, routed: Sequence[StepLaunch]) -> AppendResult:
+        if not routed:
+            return await self._store.append(append)
+        assert isinstance(self._store, PostgresEventStore)  # what ``routes`` says
+        return (await self._store.call(route_steps(append, routed)))[0]
+
+    @property
+    def routes(self) -> bool:
+        """Whether steps can be left to workers of other queues."""
+        return isinstance(self._store, PostgresEventStore)
+
+    async def queue_of(self, run_id: str) -> str:
+        """The queue that a run is in."""
+        return (await self._insist(lambda: self._store.run_info(run_id))).queue
 
     async def step_heartbeat(self, run_id: str, step_id: str) -> str | None:
         """What the latest heartbeat of a step said, as JSON text."""

@@ -25,13 +25,14 @@ from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
 from flowpg.engine.parked import ParkedRuns, load_claimed
 from flowpg.engine.parts import DriveParts
+from flowpg.engine.routed import RoutedStep
 from flowpg.engine.tip import RunTip
 from flowpg.engine.transactional import StepTransactions
 from flowpg.errors import InvalidArgument, InvalidTransition, RunNotFound, SerializationError
 from flowpg.model.codecs import NO_CODECS, CodecChain
 from flowpg.model.ids import check_run_id
 from flowpg.model.inspection import ScheduledWakeup
-from flowpg.model.records import LoadedRun, RunLease, VerbResult
+from flowpg.model.records import LoadedRun, RunLease, StepLease, VerbResult
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.replay.projection import project
 from flowpg.replay.runtime import FlowRuntime, known
@@ -172,6 +173,12 @@ class EngineCore:
             # Nobody else has its snapshot, so it may be folded forward by the next drive.
             self._parked.park(drive.tip)
             return None if drive.tip.terminal else drive.tip.seconds_to_deadline()
+
+    def routed_step(self, lease: StepLease) -> RoutedStep:
+        """An attempt that another queue's run has left to a worker of this engine."""
+        if not isinstance(self.store, PostgresEventStore):
+            raise InvalidArgument("steps of other queues need an engine on PostgreSQL")
+        return RoutedStep(self._drive_parts(), self.store, lease)
 
     def poke(self, run_id: str) -> None:
         """Let a drive of this run in this engine look for news at once."""

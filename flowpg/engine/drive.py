@@ -16,6 +16,7 @@ from flowpg.engine.commit import fault_of
 from flowpg.engine.handlers import Settled, StepHandlers
 from flowpg.engine.leaving import leave
 from flowpg.engine.parts import DriveParts
+from flowpg.engine.routing import Routes
 from flowpg.engine.tip import RunTip
 from flowpg.engine.transactional import Committed
 from flowpg.engine.turn import take_turn
@@ -55,6 +56,7 @@ class RunDrive:
             heartbeats=parts.heartbeats(),
             recall=functools.partial(parts.store.step_heartbeat, lease.run_id),
         )
+        self._routes = Routes(parts.store, lease.run_id)
         self._tip: RunTip
         self._parked: RunTip | None = None  # where an earlier drive of this process left the run
         self._outcomes: list[Settled] = []  # settled, and not yet part of the stored history
@@ -142,9 +144,11 @@ class RunDrive:
                 loaded = None
             launches = await self._advance(as_of)
             tip = self._tip
+            elsewhere = any(step.queue for step in launches)
+            routed = await self._routes.take(launches) if elsewhere else ()
             release = self._may_release(tip, launches)
             if tip.pending or release:
-                if not await self._commit(launches, release):
+                if not await self._commit(launches, release, routed):
                     continue
                 if tip.terminal or not self._owned:
                     return tip.snapshot
@@ -296,13 +300,15 @@ class RunDrive:
 
     # -- storing --------------------------------------------------------------------------------
 
-    async def _commit(self, launches: Sequence[StepLaunch], release: bool) -> bool:
+    async def _commit(
+        self, launches: Sequence[StepLaunch], release: bool, routed: Sequence[StepLaunch]
+    ) -> bool:
         """Store what is folded, then launch. False if it was refused: the run is to be loaded."""
         tip = self._tip
         if not tip.pending and tip.terminal:
             self._owned = not await self._store.release(self._lease)
             return True
-        result = await self._store.append(tip, self._lease, release)
+        result = await self._store.append(tip, self._lease, release, () if tip.terminal else routed)
         if not result.appended:
             self._refused(result)
             return False

@@ -177,8 +177,8 @@ class StepHandlers:
         if details is None or self._heartbeats is None:
             return Heard()
         self._details[step_id] = details
-        run_id, attempt = invocation.run_id, invocation.attempt
-        return self._heartbeats.say(StepHeartbeat(run_id, self._epoch, step_id, attempt, details))
+        about = invocation.run_id, self._epoch, step_id, invocation.attempt
+        return self._heartbeats.say(StepHeartbeat(*about, details, invocation.task_id))
 
     @property
     def remembers(self) -> bool:

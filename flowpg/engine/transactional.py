@@ -227,7 +227,8 @@ class _Work:
                 f"{what} takes {size} bytes in its event, the limit is {limits.most}; "
                 "store it elsewhere and return a reference"
             )
-        call = complete_step(step.run_id, self.epoch, step.step_id, step.attempt, payload)
+        about = step.run_id, self.epoch, step.step_id, step.attempt
+        call = complete_step(*about, payload, step.task_id)
         return success, call
 
     def accepted(self, done: StepCompletion) -> None:

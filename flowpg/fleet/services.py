@@ -47,7 +47,8 @@ class Surroundings:
 
 
 class WorkerServices:
-    """Starts and stops them; ``on_news`` is called when the queue is said to have work."""
+    """Starts and stops them; ``on_news`` is called when the queue is said to have work, ``on_step``
+    when a step of another queue's run has ended."""
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class WorkerServices:
         running: Callable[[], int],
         alive: Callable[[], bool],
         on_news: Callable[[], None],
+        on_step: Callable[[], None],
         choices: Surroundings,
     ) -> None:
         self._store = store
@@ -81,8 +83,10 @@ class WorkerServices:
             limit=slots,
             poll=_TASKS_POLL if choices.listen else _TASKS_POLL_UNTOLD,
             busy=lambda: running() > 0,
+            on_step=on_step,
         )
         self._tasks_later: asyncio.TimerHandle | None = None  # they will be looked for then
+        self._clean_up = options.cancel_grace.total_seconds()
         self._working: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -134,6 +138,15 @@ class WorkerServices:
         """After how many seconds the hint is to be tried again; for ever long if it was taken."""
         return max(0.0, self._hinted_until - monotonic()) if self._resting else math.inf
 
+    def drain(self) -> None:
+        """Take no more tasks; what is at work goes on."""
+        self._tasks.stop()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step of another queue's run is at work."""
+        return self._tasks.busy
+
     async def close(self) -> None:
         """Stop listening, and say that this worker ends. Heartbeats end with the engine."""
         self._tasks.stop()
@@ -144,7 +157,8 @@ class WorkerServices:
             # Cancelled, it gives back what it has; a server that is silent is not waited for.
             if not self._working.done():
                 self._working.cancel()
-                await asyncio.wait({self._working}, timeout=_TASKS_END)
+                patience = _TASKS_END + (self._clean_up if self._tasks.busy else 0.0)
+                await asyncio.wait({self._working}, timeout=patience)
         if self._listener is not None:
             await self._listener.close()
         await self._registry.close()

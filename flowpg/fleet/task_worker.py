@@ -1,7 +1,8 @@
 """A worker of tasks: claims those that carry out a verb, does what they say, and says how it went.
 
-One runs beside each worker of runs. Every verb may be carried out twice, so a task whose worker was
-lost is simply claimed again; only the first to commit names what it did.
+One runs beside each worker of runs. It also carries out the steps that runs of other queues have
+left to its own, as many at a time as it may have tasks. Every verb may be carried out twice, so a
+task whose worker was lost is simply claimed again; only the first to commit names what it did.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import FlowError, InvalidArgument, StoreError, StoreUnavailable
 from flowpg.fleet.pacing import Pace
 from flowpg.fleet.registry import known
+from flowpg.fleet.step_tasks import RUN_STEP, StepTasks, capabilities
 from flowpg.fleet.tasks import VERB_KINDS, FlowTaskOutcome, carry_out, read_task, retryable
 from flowpg.model.arguments import check_limit, check_queues
 from flowpg.model.records import Capabilities
@@ -43,7 +45,7 @@ class FlowTaskWorker:
 
     ``poll`` is the longest pause between two looks at an empty queue, unless ``look`` is called.
     ``on_outcome`` is told what each task did. While ``busy`` nobody may be told of new tasks, so
-    they are looked for twice a second.
+    they are looked for twice a second. ``on_step`` is called when a step has ended.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class FlowTaskWorker:
         max_crashes: int = 3,
         on_outcome: Observer | None = None,
         busy: Callable[[], bool] = lambda: False,
+        on_step: Callable[[], None] = lambda: None,
     ) -> None:
         if not isinstance(engine.store, PostgresEventStore):
             raise InvalidArgument("tasks need an engine on PostgreSQL")
@@ -71,48 +74,78 @@ class FlowTaskWorker:
         self._pace = Pace(min(0.05, poll.total_seconds()), poll.total_seconds())
         self._stopping = False
         self._news = asyncio.Event()
+        self._on_step = on_step
+        self._steps = StepTasks(engine, engine.store, limit, self._step_ended)
 
     async def run(self) -> None:
         """Work until ``stop`` is called; while the database is unavailable, wait. Any other
         StoreError is raised."""
-        while not self._stopping:
-            self._news.clear()
-            try:
-                self._pace.found(busy=await self.run_once() > 0)
-            except StoreUnavailable as error:
-                self._pace.failed()
-                logger.warning("the database is unavailable (%s); trying again", error)
-            if not self._stopping:
-                pause = self._pace.seconds()
+        try:
+            while not self._stopping:
+                self._news.clear()
                 try:
-                    async with asyncio.timeout(min(pause, _BUSY_POLL) if self._busy() else pause):
-                        await self._news.wait()
-                except TimeoutError:
-                    pass
+                    self._pace.found(busy=await self._look_once() > 0)
+                except StoreUnavailable as error:
+                    self._pace.failed()
+                    logger.warning("the database is unavailable (%s); trying again", error)
+                if not self._stopping:
+                    pause = self._pace.seconds()
+                    busy = self._busy() or self._steps.busy
+                    try:
+                        async with asyncio.timeout(min(pause, _BUSY_POLL) if busy else pause):
+                            await self._news.wait()
+                    except TimeoutError:
+                        pass
+            await self._steps.idle()
+        finally:
+            await self._steps.close()
 
     def look(self) -> None:
         """There may be tasks: look now."""
         self._news.set()
 
     def stop(self) -> None:
-        """Claim nothing more; ``run`` ends when what was claimed is done."""
+        """Claim nothing more; ``run`` ends when what was claimed is done, steps included."""
         self._stopping = True
         self._news.set()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a step is at work."""
+        return self._steps.busy
+
     async def run_once(self) -> int:
         """Claim once and carry out what was claimed; returns how many tasks that were."""
-        options = self._engine.options
+        try:
+            claimed = await self._look_once()
+            await self._steps.idle()
+        finally:
+            await self._steps.close()
+        return claimed
+
+    async def _look_once(self) -> int:
+        """Claim once and carry out the verbs; steps have begun then, and are at work."""
+        options, runtime = self._engine.options, self._engine.runtime
+        workflows, steps = known(runtime, "workflows"), known(runtime, "steps")
+        kinds: Sequence[str] = VERB_KINDS
+        limit = self._limit
+        # A worker that says which workflows it has, and not which steps, is given none.
+        if runtime is not None and self._steps.free and (workflows is None or steps):
+            kinds, limit = (*VERB_KINDS, RUN_STEP), self._steps.free
         may = Capabilities(
             options.runtime_builds,
             options.accept_unpinned,
-            known(self._engine.runtime, "workflows"),
+            capabilities(workflows, steps),
             self._max_crashes,
         )
         rows = await self._store.call(
-            claim_tasks(
-                *(self._queues, self._limit, self._engine.owner, options.lease, may, VERB_KINDS)
-            )
+            claim_tasks(*(self._queues, limit, self._engine.owner, options.lease, may, kinds))
         )
+        claimed = len(rows)
+        for row in rows:
+            if row.kind == RUN_STEP:
+                self._steps.begin(row)
+        rows = [row for row in rows if row.kind != RUN_STEP]
         if rows:
             beats = asyncio.ensure_future(self._keep(rows))
             try:
@@ -123,7 +156,7 @@ class FlowTaskWorker:
             finally:
                 beats.cancel()
             await self._store.call(complete_tasks(done))
-        return len(rows)
+        return claimed
 
     async def run_until_idle(self) -> int:
         """``run_once`` until there is nothing to claim; returns how many tasks that were."""
@@ -131,6 +164,10 @@ class FlowTaskWorker:
         while claimed := await self.run_once():
             total += claimed
         return total
+
+    def _step_ended(self) -> None:
+        self._news.set()
+        self._on_step()
 
     async def _one(self, row: TaskRow) -> TaskDone:
         bound = _AT_MOST if row.timeout is None else row.timeout

@@ -133,6 +133,8 @@ class FlowWorker:
         back; ``at_once`` leaves out the grace period. May be called again with ``at_once``."""
         self._stopping = True
         self._at_once = self._at_once or at_once
+        if self._services is not None:
+            self._services.drain()
         self._drain()
         self._attention.stir()
         self._stopped.set()
@@ -201,6 +203,7 @@ class FlowWorker:
             running=lambda: len(self._active),
             alive=lambda: self.liveness().alive,
             on_news=self._hear,
+            on_step=self._attention.stir,
             choices=self._surroundings,
         )
 
@@ -301,6 +304,10 @@ class FlowWorker:
         return self._pace.quiet or not self._active
 
     @property
+    def _at_work(self) -> bool:
+        return bool(self._active) or (self._services is not None and self._services.busy)
+
+    @property
     def _free(self) -> int:
         return self.concurrency - len(self._active)
 
@@ -334,9 +341,9 @@ class FlowWorker:
         await asyncio.sleep(0)  # whatever was claimed last has begun, and gives itself back
         self._drain()
         try:
-            if self._active and not self._at_once:
+            if self._at_work and not self._at_once:
                 grace = self.grace.total_seconds()
-                await self._attention.wait_for(grace, lambda: self._at_once or not self._active)
+                await self._attention.wait_for(grace, lambda: self._at_once or not self._at_work)
         finally:
             left = list(self._active)
             for task in left:

@@ -180,6 +180,21 @@ class StepHeartbeat:
     step_id: str
     attempt: int
     details: str | None = field(repr=False)
+    task_id: int | None = None
+    """The task that ``epoch`` is the fence of; None for that of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLease:
+    """The right to carry out one attempt of a step that its run has left to another queue.
+    ``epoch`` is the fence of the task; ``again``: a worker was lost with this attempt before."""
+
+    run_id: str
+    step_id: str
+    attempt: int
+    task_id: int
+    epoch: int
+    again: bool = False
 
 
 @dataclass(slots=True)

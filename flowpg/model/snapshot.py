@@ -94,6 +94,8 @@ class StepSnapshot:
     """When it was recorded, kept where it has timeouts."""
     due_since: datetime | None = None
     """When its latest delayed attempt came due, kept where it has timeouts."""
+    queue: str | None = None
+    """Whose workers run it; None for those that drive its run."""
 
     def output_as(self, kind: type[T]) -> T:
         """The output validated as ``kind``; SerializationError if it does not fit."""
@@ -114,6 +116,8 @@ class StepSnapshot:
         }
         if self.timeouts:
             shape["timeouts"] = self.timeouts.wire()
+        if self.queue is not None:
+            shape["queue"] = self.queue
         return shape
 
 

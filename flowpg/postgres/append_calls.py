@@ -8,7 +8,7 @@ ordinary.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -33,9 +33,15 @@ from flowpg.model.events import (
 from flowpg.model.ids import check_id
 from flowpg.model.records import Append, AppendOutcome, AppendResult
 from flowpg.postgres.calls import Call, Function, Row, time_text, utc
+from flowpg.replay.plan import StepLaunch
 
 _APPEND_BATCH = Function(
     "flow_append_batch", ("json",), ("recorded_at", "marks", "heads", "exceptions")
+)
+_ROUTE = Function(
+    "flow_route_steps",
+    ("json", "text", "json"),
+    ("recorded_at", "marks", "heads", "exceptions"),
 )
 
 _OUTCOMES = {outcome.value: outcome for outcome in AppendOutcome}
@@ -67,7 +73,25 @@ def append_many(appends: Sequence[Append]) -> Call[list[AppendResult]]:
     checked."""
     check_batch(appends)
     texts = [append.text or append_text(append) for append in appends]
+    return Call(_APPEND_BATCH, ("[" + ",".join(texts) + "]",), _reader(appends))
 
+
+def route_steps(append: Append, steps: Sequence[StepLaunch]) -> Call[list[AppendResult]]:
+    """Store the events of one run, and make the tasks of attempts that begin with them."""
+    made = [
+        {
+            "step_id": step.step_id,
+            "step_name": step.step_name,
+            "attempt": step.attempt,
+            "queue": step.queue,
+        }
+        for step in steps
+    ]
+    values = (f"[{append_text(append)}]", append.run_id, jsontext.encode(made, "steps"))
+    return Call(_ROUTE, values, _reader([append]))
+
+
+def _reader(appends: Sequence[Append]) -> Callable[[Sequence[Row]], list[AppendResult]]:
     def read(rows: Sequence[Row]) -> list[AppendResult]:
         at, marks, heads, exceptions = rows[0]
         places: list[int] = json.loads(heads) if heads else []
@@ -88,7 +112,7 @@ def append_many(appends: Sequence[Append]) -> Call[list[AppendResult]]:
                 result.detail = detail or _NO_DETAIL
         return results
 
-    return Call(_APPEND_BATCH, ("[" + ",".join(texts) + "]",), read)
+    return read
 
 
 def append_text(append: Append) -> str:
@@ -116,9 +140,9 @@ def append_text(append: Append) -> str:
         if item is not None:
             steps.append(item)
         elif steps:
-            after.append(_event_text(run_id, event))
+            after.append(event_text(run_id, event))
         else:
-            before.append(_event_text(run_id, event))
+            before.append(event_text(run_id, event))
     if not steps:
         return f'{text},"events":[{",".join(before)}]}}'
     if before:
@@ -160,7 +184,8 @@ _quoted_ids: dict[str, str] = {}
 _MAX_IDS = 4096
 
 
-def _event_text(run_id: str, event: NewEvent) -> str:
+def event_text(run_id: str, event: NewEvent) -> str:
+    """One event of an append, checked."""
     kind = event.type
     member = _ABOUT.get(kind)
     if member is not None:

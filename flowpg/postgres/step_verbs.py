@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from flowpg.model import jsontext
-from flowpg.model.records import StepHeartbeat
+from flowpg.model.records import StepHeartbeat, StepLease
 from flowpg.postgres.calls import Call, Function, Row, utc
 
 _COMPLETE = Function(
@@ -20,6 +20,12 @@ _COMPLETE = Function(
 _COMPLETED = Function(
     "flow_step_completed", ("text", "text"), ("is_completed", "sequence", "recorded_at")
 )
+_SETTLE = Function(
+    "flow_settle_step",
+    ("text", "bigint", "bigint", "text", "integer", "json"),
+    ("outcome", "head_sequence", "recorded_at", "detail:text"),
+)
+_SUPERSEDED = Function("flow_superseded_steps", ("json",), ("task_id",))
 _RECORD = Function("flow_record_heartbeats", ("json",), ("outcome",))
 _HEARTBEAT = Function("flow_step_heartbeat", ("text", "text"), ("details:text",))
 
@@ -36,16 +42,42 @@ class StepCompletion:
 
 
 def complete_step(
-    run_id: str, epoch: int, step_id: str, attempt: int, payload: str
+    run_id: str, epoch: int, step_id: str, attempt: int, payload: str, task_id: int | None = None
 ) -> Call[StepCompletion]:
-    """Record that an attempt has returned; ``payload`` is that of ``step_completed``."""
+    """Record that an attempt has returned; ``payload`` is that of ``step_completed``. ``epoch`` is
+    the fence of the run, or of the task ``task_id``."""
+    if task_id is not None:
+        subject = jsontext.quote(step_id)
+        event = f'{{"type":"step_completed","subject":{subject},"payload":{payload}}}'
+        lease = StepLease(run_id, step_id, attempt, task_id, epoch)
+        return settle_step(lease, event)
+    return Call(_COMPLETE, (run_id, str(epoch), step_id, str(attempt), payload), _read_completion)
 
-    def read(rows: Sequence[Row]) -> StepCompletion:
-        outcome, sequence, recorded_at, detail = rows[0]
-        said: dict[str, Any] = json.loads(detail) if detail else {}
-        return StepCompletion(outcome, sequence, utc(recorded_at), str(said.get("reason", "")))
 
-    return Call(_COMPLETE, (run_id, str(epoch), step_id, str(attempt), payload), read)
+def _read_completion(rows: Sequence[Row]) -> StepCompletion:
+    outcome, sequence, recorded_at, detail = rows[0]
+    said: dict[str, Any] = json.loads(detail) if detail else {}
+    return StepCompletion(outcome, sequence, utc(recorded_at), str(said.get("reason", "")))
+
+
+def settle_step(lease: StepLease, event: str) -> Call[StepCompletion]:
+    """Record how the attempt of a task ended; ``event`` is the text of an event in an append."""
+    values = (lease.run_id, str(lease.task_id), str(lease.epoch), lease.step_id)
+    return Call(_SETTLE, (*values, str(lease.attempt), event), _read_completion)
+
+
+def superseded_steps(leases: Sequence[StepLease]) -> Call[set[int]]:
+    """The tasks of those attempts that nobody waits for any more."""
+    items = [
+        {
+            "task_id": lease.task_id,
+            "run_id": lease.run_id,
+            "step_id": lease.step_id,
+            "attempt": lease.attempt,
+        }
+        for lease in leases
+    ]
+    return Call(_SUPERSEDED, (json.dumps(items),), lambda rows: {int(row[0]) for row in rows})
 
 
 def step_completed(run_id: str, step_id: str) -> Call[StepCompletion | None]:
@@ -69,6 +101,7 @@ def record_heartbeats(beats: Sequence[StepHeartbeat]) -> Call[list[str]]:
             "step_id": beat.step_id,
             "attempt": beat.attempt,
             "details": beat.details,
+            **({} if beat.task_id is None else {"task_id": beat.task_id}),
         }
         for beat in beats
     ]

@@ -44,7 +44,7 @@ from flowpg.model.snapshot import (
     WorkflowRunSnapshot,
 )
 from flowpg.replay import closings, definitions, validation
-from flowpg.replay.plan import Plan, StepLaunch
+from flowpg.replay.plan import Plan, StepLaunch, following
 
 
 def is_decision(value: object) -> bool:
@@ -197,16 +197,12 @@ class _Planner:
         if step is not None:
             validation.check_step(self.replay, step, command)
             return self.redeclare(step)
-        if command.queue is not None:
-            raise InvalidTransition(
-                f"step {step_id!r} is to run in queue {command.queue!r}, and steps of this release "
-                "run in the process that drives their run: leave the queue out, or start the run "
-                "in that queue"
-            )
         event = self.emit(definitions.new_step(command, self.now))
         self.live += 1
         self.work += 1
-        return StepLaunch(step_id, command.step_name, event.data["input"], 1), True
+        launch = StepLaunch(step_id, command.step_name, event.data["input"], 1)
+        launch.queue = command.queue
+        return launch, True
 
     def redeclare(self, step: StepSnapshot) -> tuple[StepLaunch, bool] | None:
         status = step.status
@@ -218,11 +214,10 @@ class _Planner:
         self.live += 1
         self.work += 1
         if status is StepStatus.RUNNING:
-            again = StepLaunch(step.step_id, step.step_name, step.input, step.attempt, again=True)
-            return again, False
+            return following(step, again=True), False
         if step.retry_after is not None and step.retry_after > self.now:
             return None
-        return StepLaunch(step.step_id, step.step_name, step.input, step.attempt + 1), True
+        return following(step), True
 
     def start(self, launch: StepLaunch, new_attempt: bool) -> None:
         if new_attempt:

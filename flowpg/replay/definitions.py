@@ -46,6 +46,9 @@ def new_step(command: StepCommand, now: datetime) -> NewEvent:
     if command.timeouts:
         spans = event.data["timeouts"] = command.timeouts.wire()
         event.text = f'{event.payload()[:-1]},"timeouts":{jsontext.encode(spans)}}}'
+    if command.queue is not None:
+        queue = event.data["queue"] = check_id(command.queue, "queue name", 255)
+        event.text = f'{event.payload()[:-1]},"queue":{jsontext.quote(queue)}}}'
     return event
 
 

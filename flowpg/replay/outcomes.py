@@ -12,7 +12,7 @@ from flowpg.model.retry import MAX_DELAY_MS
 from flowpg.model.sizes import limits
 from flowpg.model.snapshot import StepSnapshot, StepStatus, WorkflowRunSnapshot
 from flowpg.replay.definitions import oversize
-from flowpg.replay.plan import Plan, StepLaunch
+from flowpg.replay.plan import Plan, following
 from flowpg.replay.repair import settlement
 
 MAX_ERROR_CHARACTERS = 32_768
@@ -136,7 +136,7 @@ def _failed(
         )
         if not delay and relaunch:
             plan.events.append(events.step_started(step_id, attempt + 1))
-            plan.launches.append(StepLaunch(step_id, step.step_name, step.input, attempt + 1))
+            plan.launches.append(following(step))
         return
     make = events.step_failed if retryable else events.step_non_retryable
     plan.events.append(make(step_id, attempt, error))

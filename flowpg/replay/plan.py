@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowpg.model.events import NewEvent
+from flowpg.model.snapshot import StepSnapshot
 
 
 @dataclass(slots=True)
@@ -14,7 +15,8 @@ class StepLaunch:
 
     ``input`` is the value the snapshot holds; whoever calls a handler passes on a copy, as
     ``StepInvocation`` does. ``again`` says that this very attempt was begun before, by a
-    process that did not live to see its outcome.
+    process that did not live to see its outcome. ``queue`` is whose workers run it, None for the
+    process that drives the run.
     """
 
     step_id: str
@@ -22,6 +24,13 @@ class StepLaunch:
     input: Any = field(repr=False)
     attempt: int
     again: bool = False
+    queue: str | None = None
+
+
+def following(step: StepSnapshot, *, again: bool = False) -> StepLaunch:
+    """The next attempt of a step, or, ``again``, the one that was begun already."""
+    attempt = step.attempt if again else step.attempt + 1
+    return StepLaunch(step.step_id, step.step_name, step.input, attempt, again, step.queue)
 
 
 @dataclass(slots=True)

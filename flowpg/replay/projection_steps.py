@@ -48,6 +48,7 @@ def _created(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime |
         _refuse(data, "step_name", "input")
     policy = RetryPolicy.read(data.get("retry"))
     limits = StepTimeouts.read(data["timeouts"]) if "timeouts" in data else None
+    queue = members.text(data, "queue") if "queue" in data else None
     if step_id in run.steps:
         raise InvalidTransition(f"step {step_id!r} exists already")
     if at.year >= LAST_SAFE_YEAR:
@@ -56,6 +57,8 @@ def _created(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime |
     if limits is not None:
         step.timeouts = limits
         step.created_at = at
+    if queue is not None:
+        step.queue = queue
 
 
 def _started(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from flowpg.model import events
 from flowpg.model.events import NewEvent
 from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
-from flowpg.replay.plan import Plan, StepLaunch
+from flowpg.replay.plan import Plan, following
 
 
 def repair_events(snapshot: WorkflowRunSnapshot) -> list[NewEvent]:
@@ -67,9 +67,8 @@ def due_retries(snapshot: WorkflowRunSnapshot, now: datetime) -> Plan:
         return plan
     for step in snapshot.open.delayed.values():
         if step.retry_after is not None and step.retry_after <= now:
-            attempt = step.attempt + 1
-            plan.events.append(events.step_started(step.step_id, attempt))
-            plan.launches.append(StepLaunch(step.step_id, step.step_name, step.input, attempt))
+            plan.events.append(events.step_started(step.step_id, step.attempt + 1))
+            plan.launches.append(following(step))
     return plan
 
 

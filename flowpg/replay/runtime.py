@@ -143,6 +143,7 @@ class StepInvocation:
         "run_id",
         "step_id",
         "step_name",
+        "task_id",
         "workflow_name",
     )
 
@@ -169,6 +170,9 @@ class StepInvocation:
         """Whether nobody waits for the result any more: it took too long, its run has ended, or
         another process drives it. A coroutine gets a CancelledError besides; a thread cannot be
         stopped and should look here from time to time."""
+
+        self.task_id: int | None = None
+        """The task that this attempt is, if its run has left it to another queue."""
 
         self.heartbeat_details: Any = None
         """What the last heartbeat of an earlier attempt said, or of this one before a crash."""

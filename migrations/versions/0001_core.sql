@@ -1067,7 +1067,7 @@ COMMENT ON COLUMN scheduled_wakeups.dispatched_at
 
 -- sql/tables/flow_tasks.sql
 -- flow_tasks: the queue. At most one open drive task a run; it is deleted when its holder releases
--- the run and nothing woke it meanwhile. Other kinds carry out one verb of a client later.
+-- the run and nothing woke it meanwhile. Other kinds carry out one verb of a client later, or a step.
 -- Whoever touches a run's drive task holds the run lock, or never waits (claim, heartbeat).
 CREATE TABLE flow_tasks (
     task_id bigint GENERATED ALWAYS AS IDENTITY,
@@ -1099,7 +1099,7 @@ CREATE TABLE flow_tasks (
     CONSTRAINT flow_tasks_kind_check CHECK (kind IN (
         'drive_run', 'resume_wait', 'resume_hook', 'resume_hook_by_token', 'dispose_hook',
         'dispose_hook_by_token', 'resume_scheduled_run', 'resume_due_waits',
-        'resume_due_retries')),
+        'resume_due_retries', 'run_step')),
     CONSTRAINT flow_tasks_run_check CHECK ((run_id IS NULL) = (kind IN (
         'resume_hook_by_token', 'dispose_hook_by_token', 'resume_due_waits',
         'resume_due_retries'))),
@@ -1116,6 +1116,7 @@ CREATE TABLE flow_tasks (
 );
 
 CREATE UNIQUE INDEX flow_tasks_drive_idx ON flow_tasks (run_id) WHERE kind = 'drive_run';
+CREATE INDEX flow_tasks_step_idx ON flow_tasks (run_id) WHERE kind = 'run_step';
 CREATE UNIQUE INDEX flow_tasks_dedupe_idx ON flow_tasks (dedupe_key) WHERE dedupe_key IS NOT NULL;
 -- What can be claimed, lane by lane, in the order of claiming; leased tasks are not in the way.
 CREATE INDEX flow_tasks_ready_idx
@@ -1134,7 +1135,7 @@ COMMENT ON COLUMN flow_tasks.queue IS 'Queue name.';
 COMMENT ON COLUMN flow_tasks.run_id
     IS 'Run the task belongs to; null for kinds that address a token or all runs.';
 COMMENT ON COLUMN flow_tasks.kind
-    IS 'drive_run: replay the run and carry out what it decides; others: a client verb, later.';
+    IS 'drive_run: replay the run and carry out what it decides; run_step: carry out one attempt of a step; others: a client verb, later.';
 COMMENT ON COLUMN flow_tasks.payload
     IS 'Argument of kinds that need one. That of a kind by token holds the token.';
 COMMENT ON COLUMN flow_tasks.priority IS 'Smaller numbers are claimed first.';
@@ -1151,7 +1152,7 @@ COMMENT ON COLUMN flow_tasks.enqueued_at IS 'When the task was made.';
 COMMENT ON COLUMN flow_tasks.crashes IS 'Leases that expired: workers that were lost with it.';
 COMMENT ON COLUMN flow_tasks.runtime_build
     IS 'Build that a worker must list to claim the task; empty when any will do.';
-COMMENT ON COLUMN flow_tasks.workflow_name IS 'Workflow of the run, for claims by workflow.';
+COMMENT ON COLUMN flow_tasks.workflow_name IS 'Workflow of the run, for claims by workflow; of run_step: step: and the name of the step.';
 COMMENT ON COLUMN flow_tasks.concurrency_key
     IS 'Tasks of one key in one queue share its limit of leases.';
 COMMENT ON COLUMN flow_tasks.dedupe_key
@@ -4979,7 +4980,8 @@ COMMENT ON FUNCTION flow_step_completed(text, text)
 -- sql/functions/steps/flow_record_heartbeats.sql
 -- flow_record_heartbeats: keeps what steps at work say of their progress, all those of a process in
 -- one call, for the attempt that follows if this one comes to nothing.
--- Arguments: p_beats, a JSON array of {"run_id", "epoch", "step_id", "attempt", "details"?}, where
+-- Arguments: p_beats, a JSON array of {"run_id", "epoch", "step_id", "attempt", "details"?,
+--   "task_id"?}: the fence is that of the task if there is one, else that of the run;
 --   details is JSON text; without it the step has its outcome, and its row goes.
 -- Returns one row a beat, in order. outcome: recorded; busy, when somebody works on the run right
 --   now: say it again; lost, when the lease is another's or the run has ended.
@@ -4995,6 +4997,7 @@ AS $$
 DECLARE
     v_runs text[];
     v_epochs bigint[];
+    v_tasks bigint[];
     v_steps text[];
     v_attempts integer[];
     v_details text[];
@@ -5002,25 +5005,31 @@ DECLARE
     v_free text[];
 BEGIN
     BEGIN
-        SELECT array_agg(b.run_id), array_agg(b.epoch), array_agg(b.step_id),
-               array_agg(b.attempt), array_agg(b.details::json::text)
-          INTO v_runs, v_epochs, v_steps, v_attempts, v_details
+        SELECT array_agg(b.run_id), array_agg(b.epoch), array_agg(b.task_id),
+               array_agg(b.step_id), array_agg(b.attempt), array_agg(b.details::json::text)
+          INTO v_runs, v_epochs, v_tasks, v_steps, v_attempts, v_details
           FROM json_to_recordset(p_beats) AS b (
-                   run_id text, epoch bigint, step_id text, attempt integer, details text);
+                   run_id text, epoch bigint, step_id text, attempt integer, details text,
+                   task_id bigint);
     EXCEPTION WHEN data_exception THEN
         PERFORM flow_raise_argument('p_beats',
             'it must be an array of {"run_id", "epoch", "step_id", "attempt", "details"}');
     END;
     v_free := flow_try_lock_runs(ARRAY(SELECT DISTINCT u.run_id FROM unnest(v_runs) AS u (run_id)));
     SELECT array_agg(CASE WHEN b.run_id <> ALL (v_free) THEN 'busy'
-                          WHEN r.lease_epoch IS DISTINCT FROM b.epoch THEN 'lost'
+                          WHEN coalesce(t.epoch, r.lease_epoch) IS DISTINCT FROM b.epoch THEN 'lost'
+                          WHEN b.task_id IS NOT NULL AND t.epoch IS NULL THEN 'lost'
                           WHEN b.details IS NOT NULL AND flow_is_terminal(r.status) THEN 'lost'
                           ELSE 'recorded' END ORDER BY b.n)
       INTO v_outcomes
-      FROM unnest(v_runs, v_epochs, v_details) WITH ORDINALITY AS b (run_id, epoch, details, n)
+      FROM unnest(v_runs, v_epochs, v_tasks, v_details) WITH ORDINALITY
+           AS b (run_id, epoch, task_id, details, n)
       LEFT JOIN LATERAL (
             SELECT f.lease_epoch, f.status FROM flow_runs AS f
-             WHERE f.run_id = b.run_id LIMIT 1) AS r ON true;
+             WHERE f.run_id = b.run_id LIMIT 1) AS r ON true
+      LEFT JOIN LATERAL (
+            SELECT k.epoch FROM flow_tasks AS k
+             WHERE k.task_id = b.task_id AND k.lease_expires_at IS NOT NULL LIMIT 1) AS t ON true;
     DELETE FROM flow_step_heartbeats AS h
           USING unnest(v_runs, v_steps, v_details, v_outcomes)
                 AS b (run_id, step_id, details, outcome)
@@ -5058,6 +5067,141 @@ REVOKE EXECUTE ON FUNCTION flow_record_heartbeats(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_step_heartbeat(text, text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_record_heartbeats(json) IS 'Keeps what steps at work say.';
 COMMENT ON FUNCTION flow_step_heartbeat(text, text) IS 'What the latest heartbeat of a step said.';
+
+-- sql/functions/steps/flow_route_steps.sql
+-- flow_route_steps: an append of the driver of a run, with the attempts that it leaves to workers of
+-- other queues: their tasks are made in the same transaction as their step_started, or not at all.
+-- Arguments: p_append, an array of one element as flow_append_many takes it; p_run_id, its run;
+--   p_steps, a JSON array of {"step_id", "step_name", "attempt", "queue"}.
+-- Returns what flow_append_batch returns. A refused append makes no tasks.
+--   A task is of kind run_step, has the priority and the build of its run, and can only be claimed
+--   by who knows the step: workflow_name holds 'step:' and its name.
+-- Locks: as flow_append_many, then rows of queues with a hint. SQLSTATEs: those of
+-- flow_append_many. Callers: worker.
+CREATE FUNCTION flow_route_steps(p_append json, p_run_id text, p_steps json)
+RETURNS TABLE (recorded_at timestamptz, marks text, heads text, exceptions text)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_done record;
+    v_queues text[];
+BEGIN
+    SELECT a.recorded_at, a.marks, a.heads, a.exceptions,
+           coalesce((a.exceptions::json -> 0 ->> 1) = 'appended', true) AS is_appended
+      INTO v_done FROM flow_append_batch(p_append) AS a;
+    IF v_done.is_appended THEN
+        WITH made AS (
+            INSERT INTO flow_tasks (queue, run_id, kind, payload, priority, available_at,
+                enqueued_at, runtime_build, workflow_name, max_attempts, retry_delay)
+            SELECT s.queue, p_run_id, 'run_step',
+                   json_build_object('step_id', s.step_id, 'attempt', s.attempt,
+                                     'step_name', s.step_name),
+                   r.priority, v_done.recorded_at, v_done.recorded_at,
+                   coalesce(r.runtime_build, ''), 'step:' || s.step_name, 20, interval '1 second'
+              FROM json_to_recordset(p_steps)
+                   AS s (step_id text, step_name text, attempt integer, queue text)
+             CROSS JOIN LATERAL (
+                    SELECT f.runtime_build, f.priority FROM flow_runs AS f
+                     WHERE f.run_id = p_run_id LIMIT 1) AS r
+            RETURNING queue
+        )
+        SELECT array_agg(DISTINCT m.queue) INTO v_queues FROM made AS m;
+        PERFORM flow_notify_idle(v_queues);
+    END IF;
+    RETURN QUERY SELECT v_done.recorded_at, v_done.marks, v_done.heads, v_done.exceptions;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_route_steps(json, text, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_route_steps(json, text, json)
+    IS 'Appends, and makes the tasks of attempts that workers of other queues carry out.';
+
+-- sql/functions/steps/flow_settle_step.sql
+-- flow_settle_step: records how an attempt ended that a worker of another queue carried out, removes
+-- its task and wakes its run, all in one transaction.
+-- Arguments: p_run_id; p_task_id and p_epoch, the task and its fence; p_step_id; p_attempt; p_event,
+--   one event of flow_append_many: step_completed, step_retrying, step_failed or
+--   step_non_retryable. What else follows from it is the driver's.
+-- Returns one row. outcome: appended; lease_lost, when the task is somebody else's by now, or done;
+--   superseded, when nobody waits for this attempt any more; run_terminal, run_not_found, invalid
+--   as of flow_append_many. Unless it is appended nothing was changed.
+-- Locks, in order: as flow_append_many; the queue rows of the task and of the run.
+-- SQLSTATEs: those of flow_append_many. Callers: worker.
+CREATE FUNCTION flow_settle_step(
+    p_run_id text, p_task_id bigint, p_epoch bigint, p_step_id text, p_attempt integer, p_event json
+) RETURNS TABLE (outcome text, head_sequence bigint, recorded_at timestamptz, detail json)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_tip record;
+    v_done record;
+BEGIN
+    PERFORM flow_lock_runs(ARRAY[p_run_id]);
+    PERFORM FROM flow_tasks AS t
+      WHERE t.task_id = p_task_id AND t.kind = 'run_step' AND t.run_id = p_run_id
+        AND t.epoch = p_epoch AND t.lease_expires_at IS NOT NULL
+        FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'lease_lost', 0::bigint, flow_now(), NULL::json;
+        RETURN;
+    END IF;
+    SELECT t.event_type, t.attempt INTO v_tip FROM flow_step_tip(p_run_id, p_step_id) AS t;
+    IF v_tip.event_type IS DISTINCT FROM 'step_started' OR v_tip.attempt IS DISTINCT FROM p_attempt
+    THEN
+        RETURN QUERY SELECT 'superseded', 0::bigint, flow_now(), NULL::json;
+        RETURN;
+    END IF;
+    SELECT a.outcome, a.head_sequence, a.recorded_at, a.detail INTO v_done
+      FROM flow_append_many((
+               '[{"run_id":' || to_json(p_run_id)::text || ',"events":[' || p_event::text ||
+               ']}]')::json) AS a;
+    IF v_done.outcome = 'appended' THEN
+        DELETE FROM flow_tasks AS t WHERE t.task_id = p_task_id;
+        SELECT t.event_type INTO v_tip FROM flow_step_tip(p_run_id, p_step_id) AS t;
+        IF v_tip.event_type <> 'step_retrying' THEN
+            DELETE FROM flow_step_heartbeats AS h
+                  WHERE h.run_id = p_run_id AND h.step_id = p_step_id;
+        END IF;
+        PERFORM flow_enqueue_drives(ARRAY[p_run_id]);
+    END IF;
+    RETURN QUERY SELECT v_done.outcome, v_done.head_sequence, v_done.recorded_at, v_done.detail;
+END
+$$;
+
+-- Which attempts that are at work nobody waits for any more: p_steps is a JSON array of {"task_id",
+-- "run_id", "step_id", "attempt"}; one row each for those whose step was closed, or whose run has
+-- ended.
+CREATE FUNCTION flow_superseded_steps(p_steps json) RETURNS TABLE (task_id bigint)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT s.task_id
+      FROM json_to_recordset(p_steps)
+           AS s (task_id bigint, run_id text, step_id text, attempt integer)
+      LEFT JOIN LATERAL (
+            SELECT f.status FROM flow_runs AS f WHERE f.run_id = s.run_id LIMIT 1) AS r ON true
+      LEFT JOIN LATERAL flow_step_tip(s.run_id, s.step_id) AS t ON true
+     WHERE r.status IS NULL OR flow_is_terminal(r.status)
+        OR t.event_type IS DISTINCT FROM 'step_started' OR t.attempt IS DISTINCT FROM s.attempt;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_superseded_steps(json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json)
+    IS 'Records how an attempt ended that a worker of another queue carried out.';
+COMMENT ON FUNCTION flow_superseded_steps(json)
+    IS 'Which attempts at work nobody waits for any more.';
 
 -- sql/functions/wakeups/flow_due.sql
 -- flow_due: the earliest wakeups that are due, dispatched or not.
@@ -5332,12 +5476,74 @@ COMMENT ON FUNCTION flow_worker_beat(text, text, text, integer, text[], text[], 
 COMMENT ON FUNCTION flow_worker_gone(text) IS 'Says that a worker ends in good order.';
 COMMENT ON FUNCTION flow_live_workers() IS 'The workers that did not miss three beats.';
 
+-- sql/functions/fleet/flow_waiting_step.sql
+-- flow_waiting_step: why nobody takes a step that its run has left to another queue.
+-- Arguments: p_run_id, a run with nothing else to do now; p_build, its build.
+-- Returns null when there is no such step, or a live worker has it or will take it; else the reason,
+--   for the oldest of them: its task is a dead letter, its queue is paused, or no live worker of
+--   that queue knows the step.
+-- Locks: none. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_waiting_step(p_run_id text, p_build text) RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := flow_now();
+    v_task record;
+    v_paused boolean;
+BEGIN
+    FOR v_task IN
+        SELECT t.queue, t.workflow_name, substr(t.workflow_name, 6) AS step
+          FROM flow_tasks AS t
+         WHERE t.run_id = p_run_id AND t.kind = 'run_step'
+           AND (t.lease_owner IS NULL OR t.lease_expires_at <= v_now)
+         ORDER BY t.task_id
+         LIMIT 20
+    LOOP
+        v_paused := EXISTS (SELECT FROM flow_queues AS q WHERE q.queue = v_task.queue AND q.paused);
+        IF v_paused THEN
+            RETURN format('step %s waits for queue %s, which is paused', v_task.step, v_task.queue);
+        END IF;
+        PERFORM FROM flow_workers AS w
+          WHERE w.last_beat > v_now - 3 * w.beat_every AND v_task.queue = ANY (w.queues)
+            AND flow_worker_admits(w, p_build)
+            AND (w.steps IS NULL OR v_task.step = ANY (w.steps));
+        IF NOT FOUND THEN
+            RETURN format('no worker for step %s on queue %s', v_task.step, v_task.queue);
+        END IF;
+    END LOOP;
+    -- a letter whose step was closed meanwhile holds nothing up
+    SELECT d.dead_letter_id, d.queue, d.payload ->> 'step_name' AS step
+      INTO v_task
+      FROM flow_dead_letters AS d
+     WHERE d.run_id = p_run_id AND d.kind = 'run_step'
+       AND 'step_started' = (
+            SELECT e.event_type FROM flow_events AS e
+             WHERE e.run_id = p_run_id AND e.subject_id = d.payload ->> 'step_id'
+             ORDER BY e.sequence DESC LIMIT 1)
+     ORDER BY d.dead_letter_id
+     LIMIT 1;
+    IF FOUND THEN
+        RETURN format('step %s is dead letter %s of queue %s: redrive it', v_task.step,
+                      v_task.dead_letter_id, v_task.queue);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_waiting_step(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_waiting_step(text, text)
+    IS 'Why nobody takes a step that its run has left to another queue.';
+
 -- sql/functions/fleet/flow_waiting_for.sql
 -- flow_waiting_for: why nobody takes a run that has work to do, as far as it can be computed.
 -- Arguments: p_run_id; p_queue, p_workflow, p_build, p_status, p_dead_letter_id as in flow_runs.
 -- Returns null when the run has ended, has nothing to do now, is at work, or is a dead letter (then
 --   blocked_reason says so); else: its queue is paused, or no live worker serves its queue, its
---   build, its workflow or the step that the worker who tried it last did not know. Runs that a
+--   build, its workflow or the step that the worker who tried it last did not know; or what
+--   flow_waiting_step says of a step that it left to another queue. Runs that a
 --   live worker will take get null as well.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_waiting_for(
@@ -5362,7 +5568,7 @@ BEGIN
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run'
        AND (t.lease_owner IS NULL OR t.lease_expires_at <= v_now);
     IF NOT FOUND THEN
-        RETURN NULL;
+        RETURN flow_waiting_step(p_run_id, p_build);
     END IF;
     SELECT flow_missing_step(r.blocked_reason) INTO v_step
       FROM flow_runs AS r WHERE r.run_id = p_run_id;
@@ -7470,7 +7676,10 @@ BEGIN
                 max_stalled, retry_delay, timeout, keep)
             SELECT v_letter.queue, v_letter.run_id, replace(v_letter.kind, '_by_token', ''),
                    v_letter.payload, coalesce(p.priority, 0), v_now, v_now,
-                   coalesce(r.runtime_build, ''), r.workflow_name, p.concurrency_key,
+                   coalesce(r.runtime_build, ''),
+                   CASE WHEN v_letter.kind = 'run_step'
+                        THEN 'step:' || (v_letter.payload ->> 'step_name')
+                        ELSE r.workflow_name END, p.concurrency_key,
                    p.max_attempts, p.max_stalled, p.retry_delay, p.timeout, coalesce(p.keep, false)
               FROM jsonb_to_record(v_letter.policy) AS p (priority smallint, concurrency_key text,
                    max_attempts integer, max_stalled integer, retry_delay interval,
@@ -7902,7 +8111,8 @@ AS $$
         ('flow_await_run'), ('flow_ended_channel')
     ), worker (name) AS (VALUES
         ('flow_complete_step'), ('flow_step_completed'), ('flow_record_heartbeats'),
-        ('flow_step_heartbeat'),
+        ('flow_step_heartbeat'), ('flow_route_steps'), ('flow_settle_step'),
+        ('flow_superseded_steps'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_claim_runs'), ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'),
         ('flow_give_back'), ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),
@@ -7934,7 +8144,7 @@ AS $$
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
             'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
             'flow_raise_not_found', 'flow_time_text', 'flow_missing_step', 'flow_unbundle',
-            'flow_waiting_for',
+            'flow_waiting_for', 'flow_waiting_step',
             'flow_worker_admits'))
     UNION ALL
     SELECT t.capability, 'table', t.name, t.privileges

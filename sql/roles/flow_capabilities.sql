@@ -27,7 +27,8 @@ AS $$
         ('flow_await_run'), ('flow_ended_channel')
     ), worker (name) AS (VALUES
         ('flow_complete_step'), ('flow_step_completed'), ('flow_record_heartbeats'),
-        ('flow_step_heartbeat'),
+        ('flow_step_heartbeat'), ('flow_route_steps'), ('flow_settle_step'),
+        ('flow_superseded_steps'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_claim_runs'), ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'),
         ('flow_give_back'), ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),
@@ -59,7 +60,7 @@ AS $$
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
             'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
             'flow_raise_not_found', 'flow_time_text', 'flow_missing_step', 'flow_unbundle',
-            'flow_waiting_for',
+            'flow_waiting_for', 'flow_waiting_step',
             'flow_worker_admits'))
     UNION ALL
     SELECT t.capability, 'table', t.name, t.privileges

@@ -1,5 +1,5 @@
 -- flow_tasks: the queue. At most one open drive task a run; it is deleted when its holder releases
--- the run and nothing woke it meanwhile. Other kinds carry out one verb of a client later.
+-- the run and nothing woke it meanwhile. Other kinds carry out one verb of a client later, or a step.
 -- Whoever touches a run's drive task holds the run lock, or never waits (claim, heartbeat).
 CREATE TABLE flow_tasks (
     task_id bigint GENERATED ALWAYS AS IDENTITY,
@@ -31,7 +31,7 @@ CREATE TABLE flow_tasks (
     CONSTRAINT flow_tasks_kind_check CHECK (kind IN (
         'drive_run', 'resume_wait', 'resume_hook', 'resume_hook_by_token', 'dispose_hook',
         'dispose_hook_by_token', 'resume_scheduled_run', 'resume_due_waits',
-        'resume_due_retries')),
+        'resume_due_retries', 'run_step')),
     CONSTRAINT flow_tasks_run_check CHECK ((run_id IS NULL) = (kind IN (
         'resume_hook_by_token', 'dispose_hook_by_token', 'resume_due_waits',
         'resume_due_retries'))),
@@ -48,6 +48,7 @@ CREATE TABLE flow_tasks (
 );
 
 CREATE UNIQUE INDEX flow_tasks_drive_idx ON flow_tasks (run_id) WHERE kind = 'drive_run';
+CREATE INDEX flow_tasks_step_idx ON flow_tasks (run_id) WHERE kind = 'run_step';
 CREATE UNIQUE INDEX flow_tasks_dedupe_idx ON flow_tasks (dedupe_key) WHERE dedupe_key IS NOT NULL;
 -- What can be claimed, lane by lane, in the order of claiming; leased tasks are not in the way.
 CREATE INDEX flow_tasks_ready_idx
@@ -66,7 +67,7 @@ COMMENT ON COLUMN flow_tasks.queue IS 'Queue name.';
 COMMENT ON COLUMN flow_tasks.run_id
     IS 'Run the task belongs to; null for kinds that address a token or all runs.';
 COMMENT ON COLUMN flow_tasks.kind
-    IS 'drive_run: replay the run and carry out what it decides; others: a client verb, later.';
+    IS 'drive_run: replay the run and carry out what it decides; run_step: carry out one attempt of a step; others: a client verb, later.';
 COMMENT ON COLUMN flow_tasks.payload
     IS 'Argument of kinds that need one. That of a kind by token holds the token.';
 COMMENT ON COLUMN flow_tasks.priority IS 'Smaller numbers are claimed first.';
@@ -83,7 +84,7 @@ COMMENT ON COLUMN flow_tasks.enqueued_at IS 'When the task was made.';
 COMMENT ON COLUMN flow_tasks.crashes IS 'Leases that expired: workers that were lost with it.';
 COMMENT ON COLUMN flow_tasks.runtime_build
     IS 'Build that a worker must list to claim the task; empty when any will do.';
-COMMENT ON COLUMN flow_tasks.workflow_name IS 'Workflow of the run, for claims by workflow.';
+COMMENT ON COLUMN flow_tasks.workflow_name IS 'Workflow of the run, for claims by workflow; of run_step: step: and the name of the step.';
 COMMENT ON COLUMN flow_tasks.concurrency_key
     IS 'Tasks of one key in one queue share its limit of leases.';
 COMMENT ON COLUMN flow_tasks.dedupe_key

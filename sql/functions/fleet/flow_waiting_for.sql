@@ -2,7 +2,8 @@
 -- Arguments: p_run_id; p_queue, p_workflow, p_build, p_status, p_dead_letter_id as in flow_runs.
 -- Returns null when the run has ended, has nothing to do now, is at work, or is a dead letter (then
 --   blocked_reason says so); else: its queue is paused, or no live worker serves its queue, its
---   build, its workflow or the step that the worker who tried it last did not know. Runs that a
+--   build, its workflow or the step that the worker who tried it last did not know; or what
+--   flow_waiting_step says of a step that it left to another queue. Runs that a
 --   live worker will take get null as well.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_waiting_for(
@@ -27,7 +28,7 @@ BEGIN
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run'
        AND (t.lease_owner IS NULL OR t.lease_expires_at <= v_now);
     IF NOT FOUND THEN
-        RETURN NULL;
+        RETURN flow_waiting_step(p_run_id, p_build);
     END IF;
     SELECT flow_missing_step(r.blocked_reason) INTO v_step
       FROM flow_runs AS r WHERE r.run_id = p_run_id;

@@ -57,7 +57,10 @@ BEGIN
                 max_stalled, retry_delay, timeout, keep)
             SELECT v_letter.queue, v_letter.run_id, replace(v_letter.kind, '_by_token', ''),
                    v_letter.payload, coalesce(p.priority, 0), v_now, v_now,
-                   coalesce(r.runtime_build, ''), r.workflow_name, p.concurrency_key,
+                   coalesce(r.runtime_build, ''),
+                   CASE WHEN v_letter.kind = 'run_step'
+                        THEN 'step:' || (v_letter.payload ->> 'step_name')
+                        ELSE r.workflow_name END, p.concurrency_key,
                    p.max_attempts, p.max_stalled, p.retry_delay, p.timeout, coalesce(p.keep, false)
               FROM jsonb_to_record(v_letter.policy) AS p (priority smallint, concurrency_key text,
                    max_attempts integer, max_stalled integer, retry_delay interval,

@@ -1,0 +1,49 @@
+-- flow_route_steps: an append of the driver of a run, with the attempts that it leaves to workers of
+-- other queues: their tasks are made in the same transaction as their step_started, or not at all.
+-- Arguments: p_append, an array of one element as flow_append_many takes it; p_run_id, its run;
+--   p_steps, a JSON array of {"step_id", "step_name", "attempt", "queue"}.
+-- Returns what flow_append_batch returns. A refused append makes no tasks.
+--   A task is of kind run_step, has the priority and the build of its run, and can only be claimed
+--   by who knows the step: workflow_name holds 'step:' and its name.
+-- Locks: as flow_append_many, then rows of queues with a hint. SQLSTATEs: those of
+-- flow_append_many. Callers: worker.
+CREATE FUNCTION flow_route_steps(p_append json, p_run_id text, p_steps json)
+RETURNS TABLE (recorded_at timestamptz, marks text, heads text, exceptions text)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_done record;
+    v_queues text[];
+BEGIN
+    SELECT a.recorded_at, a.marks, a.heads, a.exceptions,
+           coalesce((a.exceptions::json -> 0 ->> 1) = 'appended', true) AS is_appended
+      INTO v_done FROM flow_append_batch(p_append) AS a;
+    IF v_done.is_appended THEN
+        WITH made AS (
+            INSERT INTO flow_tasks (queue, run_id, kind, payload, priority, available_at,
+                enqueued_at, runtime_build, workflow_name, max_attempts, retry_delay)
+            SELECT s.queue, p_run_id, 'run_step',
+                   json_build_object('step_id', s.step_id, 'attempt', s.attempt,
+                                     'step_name', s.step_name),
+                   r.priority, v_done.recorded_at, v_done.recorded_at,
+                   coalesce(r.runtime_build, ''), 'step:' || s.step_name, 20, interval '1 second'
+              FROM json_to_recordset(p_steps)
+                   AS s (step_id text, step_name text, attempt integer, queue text)
+             CROSS JOIN LATERAL (
+                    SELECT f.runtime_build, f.priority FROM flow_runs AS f
+                     WHERE f.run_id = p_run_id LIMIT 1) AS r
+            RETURNING queue
+        )
+        SELECT array_agg(DISTINCT m.queue) INTO v_queues FROM made AS m;
+        PERFORM flow_notify_idle(v_queues);
+    END IF;
+    RETURN QUERY SELECT v_done.recorded_at, v_done.marks, v_done.heads, v_done.exceptions;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_route_steps(json, text, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_route_steps(json, text, json)
+    IS 'Appends, and makes the tasks of attempts that workers of other queues carry out.';

@@ -1,0 +1,82 @@
+-- flow_settle_step: records how an attempt ended that a worker of another queue carried out, removes
+-- its task and wakes its run, all in one transaction.
+-- Arguments: p_run_id; p_task_id and p_epoch, the task and its fence; p_step_id; p_attempt; p_event,
+--   one event of flow_append_many: step_completed, step_retrying, step_failed or
+--   step_non_retryable. What else follows from it is the driver's.
+-- Returns one row. outcome: appended; lease_lost, when the task is somebody else's by now, or done;
+--   superseded, when nobody waits for this attempt any more; run_terminal, run_not_found, invalid
+--   as of flow_append_many. Unless it is appended nothing was changed.
+-- Locks, in order: as flow_append_many; the queue rows of the task and of the run.
+-- SQLSTATEs: those of flow_append_many. Callers: worker.
+CREATE FUNCTION flow_settle_step(
+    p_run_id text, p_task_id bigint, p_epoch bigint, p_step_id text, p_attempt integer, p_event json
+) RETURNS TABLE (outcome text, head_sequence bigint, recorded_at timestamptz, detail json)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_tip record;
+    v_done record;
+BEGIN
+    PERFORM flow_lock_runs(ARRAY[p_run_id]);
+    PERFORM FROM flow_tasks AS t
+      WHERE t.task_id = p_task_id AND t.kind = 'run_step' AND t.run_id = p_run_id
+        AND t.epoch = p_epoch AND t.lease_expires_at IS NOT NULL
+        FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'lease_lost', 0::bigint, flow_now(), NULL::json;
+        RETURN;
+    END IF;
+    SELECT t.event_type, t.attempt INTO v_tip FROM flow_step_tip(p_run_id, p_step_id) AS t;
+    IF v_tip.event_type IS DISTINCT FROM 'step_started' OR v_tip.attempt IS DISTINCT FROM p_attempt
+    THEN
+        RETURN QUERY SELECT 'superseded', 0::bigint, flow_now(), NULL::json;
+        RETURN;
+    END IF;
+    SELECT a.outcome, a.head_sequence, a.recorded_at, a.detail INTO v_done
+      FROM flow_append_many((
+               '[{"run_id":' || to_json(p_run_id)::text || ',"events":[' || p_event::text ||
+               ']}]')::json) AS a;
+    IF v_done.outcome = 'appended' THEN
+        DELETE FROM flow_tasks AS t WHERE t.task_id = p_task_id;
+        SELECT t.event_type INTO v_tip FROM flow_step_tip(p_run_id, p_step_id) AS t;
+        IF v_tip.event_type <> 'step_retrying' THEN
+            DELETE FROM flow_step_heartbeats AS h
+                  WHERE h.run_id = p_run_id AND h.step_id = p_step_id;
+        END IF;
+        PERFORM flow_enqueue_drives(ARRAY[p_run_id]);
+    END IF;
+    RETURN QUERY SELECT v_done.outcome, v_done.head_sequence, v_done.recorded_at, v_done.detail;
+END
+$$;
+
+-- Which attempts that are at work nobody waits for any more: p_steps is a JSON array of {"task_id",
+-- "run_id", "step_id", "attempt"}; one row each for those whose step was closed, or whose run has
+-- ended.
+CREATE FUNCTION flow_superseded_steps(p_steps json) RETURNS TABLE (task_id bigint)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT s.task_id
+      FROM json_to_recordset(p_steps)
+           AS s (task_id bigint, run_id text, step_id text, attempt integer)
+      LEFT JOIN LATERAL (
+            SELECT f.status FROM flow_runs AS f WHERE f.run_id = s.run_id LIMIT 1) AS r ON true
+      LEFT JOIN LATERAL flow_step_tip(s.run_id, s.step_id) AS t ON true
+     WHERE r.status IS NULL OR flow_is_terminal(r.status)
+        OR t.event_type IS DISTINCT FROM 'step_started' OR t.attempt IS DISTINCT FROM s.attempt;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_superseded_steps(json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json)
+    IS 'Records how an attempt ended that a worker of another queue carried out.';
+COMMENT ON FUNCTION flow_superseded_steps(json)
+    IS 'Which attempts at work nobody waits for any more.';
