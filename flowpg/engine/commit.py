@@ -25,7 +25,7 @@ from flowpg.errors import (
 from flowpg.model import jsontext
 from flowpg.model.events import DEADLINE_FIELDS, HOOK_CREATED, FlowEventEnvelope, NewEvent
 from flowpg.model.records import Append, AppendOutcome, AppendResult, LoadedRun, RunLease
-from flowpg.postgres.append_calls import route_steps
+from flowpg.postgres.append_calls import ensure_step_tasks, route_steps
 from flowpg.replay.plan import StepLaunch
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
@@ -98,6 +98,12 @@ class PatientStore:
     async def queue_of(self, run_id: str) -> str:
         """The queue that a run is in."""
         return (await self._insist(lambda: self._store.run_info(run_id))).queue
+
+    async def ensure_tasks(self, run_id: str, steps: Sequence[StepLaunch]) -> None:
+        """See to it that begun attempts of other queues have their tasks."""
+        store = self._store
+        assert isinstance(store, PostgresEventStore)
+        await self._insist(lambda: store.call(ensure_step_tasks(run_id, steps)))
 
     async def step_heartbeat(self, run_id: str, step_id: str) -> str | None:
         """What the latest heartbeat of a step said, as JSON text."""

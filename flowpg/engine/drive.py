@@ -114,7 +114,7 @@ class RunDrive:
         Raises the fault that keeps this process from driving the run (it is then blocked, with
         everything stored that had happened), LeaseLost, or StoreError.
         """
-        self._parked = parked
+        self._parked, self._routes.doubts = parked, parked is None
         self._parts.keeper.hold(self._lease, self._heard)
         try:
             snapshot = await self._drive(loaded, as_of)

@@ -14,6 +14,9 @@ class Routes:
         self._store = store
         self._run_id = run_id
         self._own = ""  # the queue of the run, once it was read
+        self.doubts = True
+        """Whether tasks of attempts that were begun before may be missing, as in a history that was
+        imported. Not where this process has driven the run before."""
 
     async def take(self, launches: list[StepLaunch]) -> list[StepLaunch]:
         """Take those out of ``launches`` that are not to be launched here, and return the ones to
@@ -24,4 +27,8 @@ class Routes:
             self._own = await self._store.queue_of(self._run_id)
         elsewhere = [step for step in launches if step.queue not in (None, self._own)]
         launches[:] = [step for step in launches if step.queue in (None, self._own)]
+        begun = [step for step in elsewhere if step.again]
+        if begun and self.doubts:
+            self.doubts = False
+            await self._store.ensure_tasks(self._run_id, begun)
         return [step for step in elsewhere if not step.again]

@@ -96,9 +96,9 @@ class StepTasks:
             await self._give_back(row)
         except StoreUnavailable as error:
             # The lease runs out by itself, and the attempt is delivered once more.
-            logger.warning("%s is left to another worker: %s", _name(step.lease), error)
+            logger.warning("%s is left to another worker: %s", _name(step), error)
         except Exception as error:  # noqa: BLE001  one step must not end the others
-            logger.error("%s failed here: %s", _name(step.lease), type(error).__name__)
+            logger.error("%s failed here: %s", _name(step), type(error).__name__)
 
     async def _outcome(self, row: TaskRow, step: RoutedStep) -> TaskDone | None:
         """How the task ended, None if it is gone, or somebody else's."""
@@ -106,14 +106,14 @@ class StepTasks:
             if await step.run():
                 return None
         except LeaseLost:
-            logger.warning("the task of %s was lost; another worker has it", _name(step.lease))
+            logger.warning("the task of %s was lost; another worker has it", _name(step))
             return None
         except StoreUnavailable:
             raise
         except FlowError as error:
             # Not the step failed but what is around it; the task is tried again, later each time.
             said = f"{type(error).__name__}: {error}"
-            logger.warning("%s cannot be carried out here: %s", _name(step.lease), said)
+            logger.warning("%s cannot be carried out here: %s", _name(step), said)
             return TaskDone(row.task_id, row.epoch, said)
         return TaskDone(row.task_id, row.epoch)
 
@@ -132,9 +132,12 @@ class StepTasks:
             except StoreError as error:
                 logger.warning("the leases of %d steps are not extended: %s", len(steps), error)
                 continue
-            over |= {task_id for task_id, is_held in held.items() if not is_held}
-            for task_id in over & steps.keys():
-                steps[task_id][1].abandon()
+            for task_id, (_, step) in steps.items():
+                if not held.get(task_id, False):
+                    logger.warning("the task of %s was lost; another worker has it", _name(step))
+                elif task_id not in over:
+                    continue
+                step.abandon()
 
     async def _give_back(self, row: TaskRow) -> None:
         try:
@@ -153,5 +156,6 @@ def capabilities(
     return (*workflows, *(f"step:{name}" for name in steps or ()))
 
 
-def _name(lease: StepLease) -> str:
+def _name(step: RoutedStep) -> str:
+    lease = step.lease
     return f"attempt {lease.attempt} of step {lease.step_id!r} of run {lease.run_id!r}"

@@ -43,6 +43,7 @@ _ROUTE = Function(
     ("json", "text", "json"),
     ("recorded_at", "marks", "heads", "exceptions"),
 )
+_ENSURE = Function("flow_ensure_step_tasks", ("text", "json"), ())
 
 _OUTCOMES = {outcome.value: outcome for outcome in AppendOutcome}
 _APPENDED = AppendOutcome.APPENDED
@@ -78,7 +79,17 @@ def append_many(appends: Sequence[Append]) -> Call[list[AppendResult]]:
 
 def route_steps(append: Append, steps: Sequence[StepLaunch]) -> Call[list[AppendResult]]:
     """Store the events of one run, and make the tasks of attempts that begin with them."""
-    made = [
+    values = (f"[{append_text(append)}]", append.run_id, _routed_text(steps))
+    return Call(_ROUTE, values, _reader([append]))
+
+
+def ensure_step_tasks(run_id: str, steps: Sequence[StepLaunch]) -> Call[None]:
+    """Make the tasks of attempts that began before, where one is missing."""
+    return Call(_ENSURE, (run_id, _routed_text(steps)), lambda rows: None)
+
+
+def _routed_text(steps: Sequence[StepLaunch]) -> str:
+    items = [
         {
             "step_id": step.step_id,
             "step_name": step.step_name,
@@ -87,8 +98,7 @@ def route_steps(append: Append, steps: Sequence[StepLaunch]) -> Call[list[Append
         }
         for step in steps
     ]
-    values = (f"[{append_text(append)}]", append.run_id, jsontext.encode(made, "steps"))
-    return Call(_ROUTE, values, _reader([append]))
+    return jsontext.encode(items, "steps")
 
 
 def _reader(appends: Sequence[Append]) -> Callable[[Sequence[Row]], list[AppendResult]]:

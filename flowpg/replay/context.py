@@ -240,14 +240,17 @@ class WorkflowContext:
         input: Any = None,
         retry: RetryPolicy | None = None,
         timeouts: StepTimeouts | None = None,
+        queue: str | None = None,
     ) -> ScheduleStep:
-        """Run one step. The default policy is three attempts without a pause, and no timeouts."""
+        """Run one step. The default policy is three attempts without a pause, and no timeouts.
+        ``queue`` is whose workers run it, by default those that drive the run."""
         return ScheduleStep(
             step_id=step_id,
             step_name=step_name,
             input=input,
             retry=retry or DEFAULT_RETRY,
             timeouts=timeouts,
+            queue=queue,
         )
 
     def schedule_steps(self, steps: Iterable[StepCommand]) -> ScheduleSteps:

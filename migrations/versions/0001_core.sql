@@ -5087,35 +5087,88 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_done record;
-    v_queues text[];
 BEGIN
     SELECT a.recorded_at, a.marks, a.heads, a.exceptions,
            coalesce((a.exceptions::json -> 0 ->> 1) = 'appended', true) AS is_appended
       INTO v_done FROM flow_append_batch(p_append) AS a;
     IF v_done.is_appended THEN
-        WITH made AS (
-            INSERT INTO flow_tasks (queue, run_id, kind, payload, priority, available_at,
-                enqueued_at, runtime_build, workflow_name, max_attempts, retry_delay)
-            SELECT s.queue, p_run_id, 'run_step',
-                   json_build_object('step_id', s.step_id, 'attempt', s.attempt,
-                                     'step_name', s.step_name),
-                   r.priority, v_done.recorded_at, v_done.recorded_at,
-                   coalesce(r.runtime_build, ''), 'step:' || s.step_name, 20, interval '1 second'
-              FROM json_to_recordset(p_steps)
-                   AS s (step_id text, step_name text, attempt integer, queue text)
-             CROSS JOIN LATERAL (
-                    SELECT f.runtime_build, f.priority FROM flow_runs AS f
-                     WHERE f.run_id = p_run_id LIMIT 1) AS r
-            RETURNING queue
-        )
-        SELECT array_agg(DISTINCT m.queue) INTO v_queues FROM made AS m;
-        PERFORM flow_notify_idle(v_queues);
+        PERFORM flow_make_step_tasks(p_run_id, p_steps, v_done.recorded_at);
     END IF;
     RETURN QUERY SELECT v_done.recorded_at, v_done.marks, v_done.heads, v_done.exceptions;
 END
 $$;
 
+-- The same for attempts that were begun before, where a task is missing: in a history that was
+-- imported, say. One that has a task, or a dead letter, or an outcome, is left alone.
+-- Locks: as flow_lock_runs. SQLSTATEs: none. Callers: worker.
+CREATE FUNCTION flow_ensure_step_tasks(p_run_id text, p_steps json) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_missing json;
+BEGIN
+    PERFORM flow_lock_runs(ARRAY[p_run_id]);
+    SELECT json_agg(s) INTO v_missing
+      FROM json_to_recordset(p_steps)
+           AS s (step_id text, step_name text, attempt integer, queue text)
+     WHERE NOT EXISTS (
+            SELECT FROM flow_tasks AS t
+             WHERE t.run_id = p_run_id AND t.kind = 'run_step'
+               AND t.payload ->> 'step_id' = s.step_id
+               AND t.payload ->> 'attempt' = s.attempt::text)
+       AND NOT EXISTS (
+            SELECT FROM flow_dead_letters AS d
+             WHERE d.run_id = p_run_id AND d.kind = 'run_step'
+               AND d.payload ->> 'step_id' = s.step_id
+               AND d.payload ->> 'attempt' = s.attempt::text)
+       AND EXISTS (
+            SELECT FROM flow_step_tip(p_run_id, s.step_id) AS t
+             WHERE t.event_type = 'step_started' AND t.attempt = s.attempt);
+    IF v_missing IS NOT NULL THEN
+        PERFORM flow_make_step_tasks(p_run_id, v_missing, flow_now());
+    END IF;
+END
+$$;
+
+CREATE FUNCTION flow_make_step_tasks(p_run_id text, p_steps json, p_at timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_queues text[];
+BEGIN
+    WITH made AS (
+        INSERT INTO flow_tasks (queue, run_id, kind, payload, priority, available_at,
+            enqueued_at, runtime_build, workflow_name, max_attempts, retry_delay)
+        SELECT s.queue, p_run_id, 'run_step',
+               json_build_object('step_id', s.step_id, 'attempt', s.attempt,
+                                 'step_name', s.step_name),
+               r.priority, p_at, p_at, coalesce(r.runtime_build, ''), 'step:' || s.step_name,
+               20, interval '1 second'
+          FROM json_to_recordset(p_steps)
+               AS s (step_id text, step_name text, attempt integer, queue text)
+         CROSS JOIN LATERAL (
+                SELECT f.runtime_build, f.priority FROM flow_runs AS f
+                 WHERE f.run_id = p_run_id LIMIT 1) AS r
+        RETURNING queue
+    )
+    SELECT array_agg(DISTINCT m.queue) INTO v_queues FROM made AS m;
+    PERFORM flow_notify_idle(v_queues);
+END
+$$;
+
 REVOKE EXECUTE ON FUNCTION flow_route_steps(json, text, json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_ensure_step_tasks(text, json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_make_step_tasks(text, json, timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION flow_ensure_step_tasks(text, json)
+    IS 'Makes the tasks of begun attempts that have none.';
+COMMENT ON FUNCTION flow_make_step_tasks(text, json, timestamptz)
+    IS 'Makes the tasks of attempts that workers of other queues carry out.';
 COMMENT ON FUNCTION flow_route_steps(json, text, json)
     IS 'Appends, and makes the tasks of attempts that workers of other queues carry out.';
 
@@ -8111,7 +8164,7 @@ AS $$
         ('flow_await_run'), ('flow_ended_channel')
     ), worker (name) AS (VALUES
         ('flow_complete_step'), ('flow_step_completed'), ('flow_record_heartbeats'),
-        ('flow_step_heartbeat'), ('flow_route_steps'), ('flow_settle_step'),
+        ('flow_step_heartbeat'), ('flow_route_steps'), ('flow_ensure_step_tasks'), ('flow_settle_step'),
         ('flow_superseded_steps'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_claim_runs'), ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'),

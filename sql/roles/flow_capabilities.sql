@@ -27,7 +27,7 @@ AS $$
         ('flow_await_run'), ('flow_ended_channel')
     ), worker (name) AS (VALUES
         ('flow_complete_step'), ('flow_step_completed'), ('flow_record_heartbeats'),
-        ('flow_step_heartbeat'), ('flow_route_steps'), ('flow_settle_step'),
+        ('flow_step_heartbeat'), ('flow_route_steps'), ('flow_ensure_step_tasks'), ('flow_settle_step'),
         ('flow_superseded_steps'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_claim_runs'), ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'),

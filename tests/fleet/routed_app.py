@@ -1,0 +1,53 @@
+"""An application whose step runs in the queue ``slow``, for tests with worker processes."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from flowpg import FlowApp, Retry
+
+app = FlowApp("routed")
+gate = Path(os.environ.get("FLOWPG_TEST_GATE", "/nonexistent/gate"))
+name = os.environ.get("FLOWPG_TEST_NAME", "nobody")
+
+
+@app.step(retry=Retry.none())
+async def crunch(patient: bool) -> str:
+    """Says who it is; a patient one waits for the gate first."""
+    print("entered", flush=True)
+    try:
+        while patient and not gate.exists():  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        print("cancelled", flush=True)
+        raise
+    return name
+
+
+@app.step(retry=Retry.fixed(3))
+def flaky(path: str) -> str:
+    """Fails until it finds what an earlier attempt left."""
+    mark = Path(path)
+    if not mark.exists():
+        mark.touch()
+        raise RuntimeError("on purpose")
+    return name
+
+
+@app.workflow
+async def one(patient: bool) -> str:
+    """One step elsewhere."""
+    return await crunch.options(queue="slow")(patient)
+
+
+@app.workflow
+async def again(path: str) -> str:
+    """One that is tried again."""
+    return await flaky.options(queue="slow")(path)
+
+
+@app.workflow
+async def many(count: int) -> list[str]:
+    """As many steps at once."""
+    work = crunch.options(queue="slow")
+    return list(await asyncio.gather(*(work(False) for _ in range(count))))
