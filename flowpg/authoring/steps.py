@@ -154,8 +154,8 @@ class AsyncStep(StepBase, Generic[P, R]):
 
         Another retry policy, or other timeouts (all of them). ``id`` is what the history calls this
         one call, in place of its name and position: it must be its own within the run. ``queue``
-        is where the step is to run; as long as no worker runs steps of another queue than that of
-        their run, it blocks the run, which says so.
+        is whose workers run the step, on PostgreSQL; where that is the queue of its run, or in a
+        store in memory, it runs with its run.
         """
         step: AsyncStep[P, R] = self.with_options(retry, timeouts, id, queue)
         return step

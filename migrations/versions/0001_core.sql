@@ -1067,7 +1067,8 @@ COMMENT ON COLUMN scheduled_wakeups.dispatched_at
 
 -- sql/tables/flow_tasks.sql
 -- flow_tasks: the queue. At most one open drive task a run; it is deleted when its holder releases
--- the run and nothing woke it meanwhile. Other kinds carry out one verb of a client later, or a step.
+-- the run and nothing woke it meanwhile. Other kinds carry out a step, or
+-- one verb of a client later.
 -- Whoever touches a run's drive task holds the run lock, or never waits (claim, heartbeat).
 CREATE TABLE flow_tasks (
     task_id bigint GENERATED ALWAYS AS IDENTITY,
@@ -1135,7 +1136,7 @@ COMMENT ON COLUMN flow_tasks.queue IS 'Queue name.';
 COMMENT ON COLUMN flow_tasks.run_id
     IS 'Run the task belongs to; null for kinds that address a token or all runs.';
 COMMENT ON COLUMN flow_tasks.kind
-    IS 'drive_run: replay the run and carry out what it decides; run_step: carry out one attempt of a step; others: a client verb, later.';
+    IS 'drive_run: replay the run; run_step: one attempt of a step; others: a client verb, later.';
 COMMENT ON COLUMN flow_tasks.payload
     IS 'Argument of kinds that need one. That of a kind by token holds the token.';
 COMMENT ON COLUMN flow_tasks.priority IS 'Smaller numbers are claimed first.';
@@ -1152,7 +1153,8 @@ COMMENT ON COLUMN flow_tasks.enqueued_at IS 'When the task was made.';
 COMMENT ON COLUMN flow_tasks.crashes IS 'Leases that expired: workers that were lost with it.';
 COMMENT ON COLUMN flow_tasks.runtime_build
     IS 'Build that a worker must list to claim the task; empty when any will do.';
-COMMENT ON COLUMN flow_tasks.workflow_name IS 'Workflow of the run, for claims by workflow; of run_step: step: and the name of the step.';
+COMMENT ON COLUMN flow_tasks.workflow_name
+    IS 'Workflow of the run, for claims by workflow; of a step, step: and its name.';
 COMMENT ON COLUMN flow_tasks.concurrency_key
     IS 'Tasks of one key in one queue share its limit of leases.';
 COMMENT ON COLUMN flow_tasks.dedupe_key
@@ -5069,8 +5071,8 @@ COMMENT ON FUNCTION flow_record_heartbeats(json) IS 'Keeps what steps at work sa
 COMMENT ON FUNCTION flow_step_heartbeat(text, text) IS 'What the latest heartbeat of a step said.';
 
 -- sql/functions/steps/flow_route_steps.sql
--- flow_route_steps: an append of the driver of a run, with the attempts that it leaves to workers of
--- other queues: their tasks are made in the same transaction as their step_started, or not at all.
+-- flow_route_steps: an append of the driver of a run, with the attempts that it leaves to workers
+-- of other queues: their tasks are made in the transaction of their step_started, or not at all.
 -- Arguments: p_append, an array of one element as flow_append_many takes it; p_run_id, its run;
 --   p_steps, a JSON array of {"step_id", "step_name", "attempt", "queue"}.
 -- Returns what flow_append_batch returns. A refused append makes no tasks.
@@ -5173,10 +5175,10 @@ COMMENT ON FUNCTION flow_route_steps(json, text, json)
     IS 'Appends, and makes the tasks of attempts that workers of other queues carry out.';
 
 -- sql/functions/steps/flow_settle_step.sql
--- flow_settle_step: records how an attempt ended that a worker of another queue carried out, removes
--- its task and wakes its run, all in one transaction.
--- Arguments: p_run_id; p_task_id and p_epoch, the task and its fence; p_step_id; p_attempt; p_event,
---   one event of flow_append_many: step_completed, step_retrying, step_failed or
+-- flow_settle_step: records how an attempt ended that a worker of another queue carried out,
+-- removes its task and wakes its run, all in one transaction.
+-- Arguments: p_run_id; p_task_id and p_epoch, the task and its fence; p_step_id; p_attempt;
+--   p_event, one event of flow_append_many: step_completed, step_retrying, step_failed or
 --   step_non_retryable. What else follows from it is the driver's.
 -- Returns one row. outcome: appended; lease_lost, when the task is somebody else's by now, or done;
 --   superseded, when nobody waits for this attempt any more; run_terminal, run_not_found, invalid
@@ -5532,9 +5534,9 @@ COMMENT ON FUNCTION flow_live_workers() IS 'The workers that did not miss three 
 -- sql/functions/fleet/flow_waiting_step.sql
 -- flow_waiting_step: why nobody takes a step that its run has left to another queue.
 -- Arguments: p_run_id, a run with nothing else to do now; p_build, its build.
--- Returns null when there is no such step, or a live worker has it or will take it; else the reason,
---   for the oldest of them: its task is a dead letter, its queue is paused, or no live worker of
---   that queue knows the step.
+-- Returns null when there is no such step, or a live worker has it or will take it; else the
+--   reason, for the oldest of them: its queue is paused, no live worker of that queue knows the
+--   step, or its task is a dead letter.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_waiting_step(p_run_id text, p_build text) RETURNS text
 LANGUAGE plpgsql STABLE
@@ -8164,8 +8166,8 @@ AS $$
         ('flow_await_run'), ('flow_ended_channel')
     ), worker (name) AS (VALUES
         ('flow_complete_step'), ('flow_step_completed'), ('flow_record_heartbeats'),
-        ('flow_step_heartbeat'), ('flow_route_steps'), ('flow_ensure_step_tasks'), ('flow_settle_step'),
-        ('flow_superseded_steps'),
+        ('flow_step_heartbeat'), ('flow_route_steps'), ('flow_ensure_step_tasks'),
+        ('flow_settle_step'), ('flow_superseded_steps'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_claim_runs'), ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'),
         ('flow_give_back'), ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),

@@ -1,5 +1,6 @@
 -- flow_tasks: the queue. At most one open drive task a run; it is deleted when its holder releases
--- the run and nothing woke it meanwhile. Other kinds carry out one verb of a client later, or a step.
+-- the run and nothing woke it meanwhile. Other kinds carry out a step, or
+-- one verb of a client later.
 -- Whoever touches a run's drive task holds the run lock, or never waits (claim, heartbeat).
 CREATE TABLE flow_tasks (
     task_id bigint GENERATED ALWAYS AS IDENTITY,
@@ -67,7 +68,7 @@ COMMENT ON COLUMN flow_tasks.queue IS 'Queue name.';
 COMMENT ON COLUMN flow_tasks.run_id
     IS 'Run the task belongs to; null for kinds that address a token or all runs.';
 COMMENT ON COLUMN flow_tasks.kind
-    IS 'drive_run: replay the run and carry out what it decides; run_step: carry out one attempt of a step; others: a client verb, later.';
+    IS 'drive_run: replay the run; run_step: one attempt of a step; others: a client verb, later.';
 COMMENT ON COLUMN flow_tasks.payload
     IS 'Argument of kinds that need one. That of a kind by token holds the token.';
 COMMENT ON COLUMN flow_tasks.priority IS 'Smaller numbers are claimed first.';
@@ -84,7 +85,8 @@ COMMENT ON COLUMN flow_tasks.enqueued_at IS 'When the task was made.';
 COMMENT ON COLUMN flow_tasks.crashes IS 'Leases that expired: workers that were lost with it.';
 COMMENT ON COLUMN flow_tasks.runtime_build
     IS 'Build that a worker must list to claim the task; empty when any will do.';
-COMMENT ON COLUMN flow_tasks.workflow_name IS 'Workflow of the run, for claims by workflow; of run_step: step: and the name of the step.';
+COMMENT ON COLUMN flow_tasks.workflow_name
+    IS 'Workflow of the run, for claims by workflow; of a step, step: and its name.';
 COMMENT ON COLUMN flow_tasks.concurrency_key
     IS 'Tasks of one key in one queue share its limit of leases.';
 COMMENT ON COLUMN flow_tasks.dedupe_key

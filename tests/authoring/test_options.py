@@ -9,6 +9,7 @@ import pytest
 from flowpg.authoring.app import FlowApp
 from flowpg.errors import InvalidArgument, InvalidRunId, InvalidTransition, InvalidWorkflow
 from flowpg.model.retry import RetryPolicy
+from flowpg.model.snapshot import RunStatus
 from tests.authoring.support import both, play, stage
 from tests.authoring.test_cancellation import steps
 
@@ -67,7 +68,7 @@ def test_wrong_options_are_refused_where_they_are_given() -> None:
         main.options(build=" ")
 
 
-async def test_a_step_for_a_queue_that_nobody_serves_blocks_its_run_and_says_so() -> None:
+async def test_a_step_of_another_queue_runs_at_once_where_the_store_has_no_tasks() -> None:
     def build(app: FlowApp) -> None:
         work = steps(app)
 
@@ -76,11 +77,11 @@ async def test_a_step_for_a_queue_that_nobody_serves_blocks_its_run_and_says_so(
             return await work.options(queue="gpu")(1)
 
     on = stage(build)
-    with pytest.raises(InvalidTransition, match="is to run in queue 'gpu'"):
-        await on.start()
-    row = await on.engine.run_info(on.run_id)
-    assert row.ended_at is None
-    assert "queue 'gpu'" in (row.blocked_reason or "")
+    await on.start()
+    snapshot = await on.engine.snapshot(on.run_id)
+    assert snapshot.status is RunStatus.COMPLETED
+    [step] = snapshot.steps.values()
+    assert step.queue == step.wire()["queue"] == "gpu"
 
 
 async def test_a_workflow_starts_runs_with_the_options_it_was_given() -> None:

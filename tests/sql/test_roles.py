@@ -46,6 +46,10 @@ SELECT flow_step_completed('w1', 's');
 SELECT flow_record_heartbeats(
   '[{"run_id":"w1","epoch":1,"step_id":"s","attempt":1,"details":"7"}]');
 SELECT flow_step_heartbeat('w1', 's');
+SELECT flow_route_steps('[{"run_id":"w1","events":[]}]', 'w1', '[]');
+SELECT flow_ensure_step_tasks('w1', '[]');
+SELECT flow_settle_step('w1', 1, 1, 's', 1, '{}');
+SELECT flow_superseded_steps('[]');
 SELECT flow_give_back('w1', 1, '0', 'why');
 SELECT flow_acquire_run('w1', 'me', '1 minute');
 SELECT flow_release_run('w1', 2, 99);

@@ -1,8 +1,8 @@
 -- flow_waiting_step: why nobody takes a step that its run has left to another queue.
 -- Arguments: p_run_id, a run with nothing else to do now; p_build, its build.
--- Returns null when there is no such step, or a live worker has it or will take it; else the reason,
---   for the oldest of them: its task is a dead letter, its queue is paused, or no live worker of
---   that queue knows the step.
+-- Returns null when there is no such step, or a live worker has it or will take it; else the
+--   reason, for the oldest of them: its queue is paused, no live worker of that queue knows the
+--   step, or its task is a dead letter.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_waiting_step(p_run_id text, p_build text) RETURNS text
 LANGUAGE plpgsql STABLE

@@ -1,5 +1,5 @@
--- flow_route_steps: an append of the driver of a run, with the attempts that it leaves to workers of
--- other queues: their tasks are made in the same transaction as their step_started, or not at all.
+-- flow_route_steps: an append of the driver of a run, with the attempts that it leaves to workers
+-- of other queues: their tasks are made in the transaction of their step_started, or not at all.
 -- Arguments: p_append, an array of one element as flow_append_many takes it; p_run_id, its run;
 --   p_steps, a JSON array of {"step_id", "step_name", "attempt", "queue"}.
 -- Returns what flow_append_batch returns. A refused append makes no tasks.

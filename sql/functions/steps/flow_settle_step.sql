@@ -1,7 +1,7 @@
--- flow_settle_step: records how an attempt ended that a worker of another queue carried out, removes
--- its task and wakes its run, all in one transaction.
--- Arguments: p_run_id; p_task_id and p_epoch, the task and its fence; p_step_id; p_attempt; p_event,
---   one event of flow_append_many: step_completed, step_retrying, step_failed or
+-- flow_settle_step: records how an attempt ended that a worker of another queue carried out,
+-- removes its task and wakes its run, all in one transaction.
+-- Arguments: p_run_id; p_task_id and p_epoch, the task and its fence; p_step_id; p_attempt;
+--   p_event, one event of flow_append_many: step_completed, step_retrying, step_failed or
 --   step_non_retryable. What else follows from it is the driver's.
 -- Returns one row. outcome: appended; lease_lost, when the task is somebody else's by now, or done;
 --   superseded, when nobody waits for this attempt any more; run_terminal, run_not_found, invalid
