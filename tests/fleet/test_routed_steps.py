@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from flowpg.authoring.app import FlowApp
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.fleet.step_tasks import RUN_STEP
 from flowpg.fleet.task_worker import FlowTaskWorker
@@ -262,6 +263,44 @@ async def test_a_task_that_took_its_workers_with_it_is_a_dead_letter_that_can_be
         connection.execute("SELECT flowpg.flow_redrive(p_queue => 'slow')")
     await floor.settle(run_id)
     assert (await floor.driver.snapshot(run_id)).output == "in"
+
+
+async def test_a_transactional_step_elsewhere_commits_its_rows_with_its_completion_or_nothing(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    app = FlowApp("bank")
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    @app.step(transactional=True)
+    async def book(connection: psycopg.AsyncConnection, who: str) -> str:
+        first = not begun.is_set()
+        await connection.execute("INSERT INTO booked VALUES (%s)", ("first" if first else "heir",))
+        begun.set()
+        if first:
+            await gate.wait()
+        return "first" if first else "heir"
+
+    @app.workflow
+    async def pay(who: str) -> str:
+        return await book.options(queue=SLOW)(who)
+
+    with psycopg.connect(direct_dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE booked (who text)")
+    driver = await postgres_only.engine(app)
+    floor = Floor(postgres_only, driver, await postgres_only.engine(app))
+    run_id = await pay.start(await postgres_only.engine(None), "me")
+    await floor.runs.run_until_idle()
+    zombie = asyncio.ensure_future(floor.steps.run_once())
+    await begun.wait()
+    postgres_only.leases_run_out()
+    assert await FlowTaskWorker(await postgres_only.engine(app), SLOW).run_once() == 1
+    gate.set()
+    await zombie
+    await floor.settle(run_id)
+    assert (await driver.snapshot(run_id)).output == "heir"
+    with psycopg.connect(direct_dsn) as connection:
+        assert connection.execute("SELECT who FROM booked").fetchall() == [("heir",)]
+    assert tasks(direct_dsn) == []
 
 
 async def test_a_step_whose_task_is_missing_gets_one_when_its_run_is_looked_at_anew(
