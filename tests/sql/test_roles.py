@@ -50,6 +50,7 @@ SELECT flow_route_steps('[{"run_id":"w1","events":[]}]', 'w1', '[]');
 SELECT flow_ensure_step_tasks('w1', '[]');
 SELECT flow_settle_step('w1', 1, 1, 's', 1, '{}');
 SELECT flow_superseded_steps('[]');
+SELECT flow_release_strays('{default}', 'nobody', '[]');
 SELECT flow_give_back('w1', 1, '0', 'why');
 SELECT flow_acquire_run('w1', 'me', '1 minute');
 SELECT flow_release_run('w1', 2, 99);
