@@ -2675,6 +2675,8 @@ COMMENT ON FUNCTION flow_project(flow_event_fact[])
 CREATE FUNCTION flow_project_events() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_events flow_event_fact[];
@@ -3585,54 +3587,59 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_now timestamptz := flow_now();
-    v_runs text[] := p_run_ids;
+    v_runs text[];
     v_made text[];
     v_queues text[];
     v_woken text[];
     v_one record;
+    v_queue text;
 BEGIN
     IF cardinality(p_run_ids) = 1 THEN
-        -- most often one new run: to get the statements below ready costs more than the row does
+        -- a run alone: to get the statements below ready costs more than the row does
         SELECT r.queue, r.runtime_build, r.workflow_name, r.priority, r.concurrency_key INTO v_one
           FROM flow_runs AS r
          WHERE r.run_id = p_run_ids[1] AND (r.dead_letter_id IS NULL OR p_force);
         IF NOT FOUND THEN
             RETURN;
         END IF;
-        PERFORM FROM flow_tasks AS t WHERE t.run_id = p_run_ids[1] AND t.kind = 'drive_run';
+        UPDATE flow_tasks AS t
+           SET wakes = t.wakes + 1,
+               available_at = CASE WHEN t.lease_owner IS NULL THEN least(t.available_at, v_now)
+                                   ELSE t.available_at END
+         WHERE t.run_id = p_run_ids[1] AND t.kind = 'drive_run'
+        RETURNING t.queue INTO v_queue;
         IF NOT FOUND THEN
+            v_queue := v_one.queue;
             INSERT INTO flow_tasks (queue, run_id, available_at, enqueued_at, runtime_build,
                 workflow_name, priority, concurrency_key)
-            VALUES (v_one.queue, p_run_ids[1], v_now, v_now, coalesce(v_one.runtime_build, ''),
+            VALUES (v_queue, p_run_ids[1], v_now, v_now, coalesce(v_one.runtime_build, ''),
                 v_one.workflow_name, v_one.priority, v_one.concurrency_key);
-            PERFORM flow_notify_idle(ARRAY[v_one.queue]);
-            RETURN;
         END IF;
-    ELSE
-        v_runs := ARRAY(SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
-                         ORDER BY i.run_id);
-        -- two statements in place of ON CONFLICT, which makes a speculative row and a second WAL
-        -- record of each new task; the run locks keep others from making one meanwhile
-        WITH made AS (
-            INSERT INTO flow_tasks AS t
-                (queue, run_id, available_at, enqueued_at, runtime_build, workflow_name, priority,
-                 concurrency_key)
-            SELECT r.queue, r.run_id, v_now, v_now, coalesce(r.runtime_build, ''), r.workflow_name,
-                   r.priority, r.concurrency_key
-              FROM unnest(v_runs) AS g (run_id)
-             CROSS JOIN LATERAL (
-                    SELECT f.queue, f.run_id, f.runtime_build, f.workflow_name, f.dead_letter_id,
-                           f.priority, f.concurrency_key
-                      FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
-              LEFT JOIN LATERAL (
-                    SELECT true AS is_there FROM flow_tasks AS f
-                     WHERE f.run_id = g.run_id AND f.kind = 'drive_run' LIMIT 1) AS o ON true
-             WHERE (r.dead_letter_id IS NULL OR p_force) AND o.is_there IS NULL
-            RETURNING t.run_id, t.queue
-        )
-        SELECT array_agg(m.run_id), array_agg(DISTINCT m.queue) INTO v_made, v_queues
-          FROM made AS m;
+        PERFORM flow_notify_idle(ARRAY[v_queue]);
+        RETURN;
     END IF;
+    v_runs := ARRAY(SELECT DISTINCT i.run_id FROM unnest(p_run_ids) AS i (run_id)
+                     ORDER BY i.run_id);
+    -- two statements in place of ON CONFLICT, which makes a speculative row and a second WAL
+    -- record of each new task; the run locks keep others from making one meanwhile
+    WITH made AS (
+        INSERT INTO flow_tasks AS t
+            (queue, run_id, available_at, enqueued_at, runtime_build, workflow_name, priority,
+             concurrency_key)
+        SELECT r.queue, r.run_id, v_now, v_now, coalesce(r.runtime_build, ''), r.workflow_name,
+               r.priority, r.concurrency_key
+          FROM unnest(v_runs) AS g (run_id)
+         CROSS JOIN LATERAL (
+                SELECT f.queue, f.run_id, f.runtime_build, f.workflow_name, f.dead_letter_id,
+                       f.priority, f.concurrency_key
+                  FROM flow_runs AS f WHERE f.run_id = g.run_id LIMIT 1) AS r
+          LEFT JOIN LATERAL (
+                SELECT true AS is_there FROM flow_tasks AS f
+                 WHERE f.run_id = g.run_id AND f.kind = 'drive_run' LIMIT 1) AS o ON true
+         WHERE (r.dead_letter_id IS NULL OR p_force) AND o.is_there IS NULL
+        RETURNING t.run_id, t.queue
+    )
+    SELECT array_agg(m.run_id), array_agg(DISTINCT m.queue) INTO v_made, v_queues FROM made AS m;
     IF coalesce(cardinality(v_made), 0) < cardinality(v_runs) THEN
         WITH woken AS (
             UPDATE flow_tasks AS t
@@ -5843,6 +5850,8 @@ LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET enable_hashjoin = off SET enable_mergejoin = off
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6852,6 +6861,8 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET jit = off
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -6997,6 +7008,8 @@ CREATE FUNCTION flow_claim_runs(
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_mergejoin = off SET jit = off
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE

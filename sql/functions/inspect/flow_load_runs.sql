@@ -16,6 +16,8 @@ LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET enable_hashjoin = off SET enable_mergejoin = off
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -5,6 +5,8 @@
 CREATE FUNCTION flow_project_events() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_events flow_event_fact[];

@@ -23,6 +23,8 @@ CREATE FUNCTION flow_claim_runs(
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_mergejoin = off SET jit = off
+-- planned again for each call, a single run would cost twice as much
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
