@@ -51,6 +51,9 @@ class RoutedStep:
         self.lease = lease
         self._bell = Bell()
         self._over = False
+        self.recording = False
+        """Whether its outcome is being recorded: from here on the database decides."""
+
         self._handlers = StepHandlers(
             *(parts.runtime, parts.executor, self._bell.ring),
             in_loop=parts.in_loop,
@@ -156,6 +159,7 @@ class RoutedStep:
     async def _settle(self, text: str) -> StepCompletion:
         """Once at most, however often it is sent: the first that commits removes the task."""
         since, pause = monotonic(), _FIRST_PAUSE
+        self.recording = True
         while True:
             try:
                 return await self._store.call(settle_step(self.lease, text))

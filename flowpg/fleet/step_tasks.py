@@ -132,7 +132,10 @@ class StepTasks:
             except StoreError as error:
                 logger.warning("the leases of %d steps are not extended: %s", len(steps), error)
                 continue
+            left = {row.task_id for row, _ in self._at_work.values()}
             for task_id, (_, step) in steps.items():
+                if task_id not in left or step.recording:
+                    continue  # it has ended meanwhile, and taken its task with it
                 if not held.get(task_id, False):
                     logger.warning("the task of %s was lost; another worker has it", _name(step))
                 elif task_id not in over:
