@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from flowpg import FlowApp, FlowError, FlowWorker, RunStatus, hook
+from flowpg import (
+    FlowApp,
+    FlowEngine,
+    FlowError,
+    FlowWorker,
+    InMemoryEventStore,
+    RunStatus,
+    hook,
+)
 from flowpg.authoring.context import info
 from flowpg.testing import TestedRun, WorkflowEnvironment
 from tests.behaviours.support import HOUR, Seen, both, everywhere
@@ -202,6 +210,41 @@ async def test_a_run_that_is_ended_by_force_does_nothing_more(
     assert "undo" not in ran
     if when == "a step is at work":
         assert ran == []
+
+
+@pytest.mark.parametrize("why", ["no such step", "no such queue", "token taken", "token twice"])
+async def test_a_request_ends_a_run_that_is_blocked_too(why: str) -> None:
+    app, lacking, store = FlowApp("blocked"), FlowApp("lacking"), InMemoryEventStore()
+
+    @app.step
+    async def work() -> None: ...
+
+    @app.workflow
+    async def main() -> None:
+        if why == "no such step":
+            await work()
+        elif why == "no such queue":
+            await work.options(queue="nobody serves it")()
+        elif why == "token taken":
+            await hook("go", token="taken")
+        else:
+            await asyncio.gather(hook("a", token="twice"), hook("b", token="twice"))
+
+    lacking.workflows = app.workflows
+    runtime = lacking if why == "no such step" else app
+    engine = FlowEngine.builder(runtime).with_store(store).build()
+    worker = FlowWorker(engine)
+    for run_id in ("other", "r"):
+        await engine.start_with_id(run_id, main.spec, main.input(), drive=False)
+        await worker.run_until_idle()
+    info = await engine.run_info("r")
+    assert info.blocked_reason or info.status is RunStatus.SUSPENDED
+    assert not info.status.terminal
+    await engine.request_cancellation("r", "enough", drive=False)
+    await worker.run_until_idle()
+    info = await engine.run_info("r")
+    assert (info.status, info.blocked_reason) == (RunStatus.CANCELLED, None)
+    await engine.close()
 
 
 @pytest.mark.parametrize("how", ["request", "force"])
