@@ -266,6 +266,7 @@ class RunLoop(RefusingLoop):
         if stands_in(1):
             task = RunTask(coro, self, self._numbers, parent.path, name, context)
             task.owner = parent
+            self._ready.appendleft(self._ready.pop())  # begins as soon as its caller waits
             return self._keep(task)
         parent.children += 1
         path = _below(parent.path, parent.children)

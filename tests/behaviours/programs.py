@@ -151,6 +151,29 @@ def plainly(line: Line) -> list[Any]:
     return [first, answer, total([line], vat=Decimal(0))]
 
 
+@app.workflow
+async def timed() -> list[Any]:
+    """What is awaited with a timeout, alone and beside others."""
+
+    async def two(n: int) -> float:
+        await book(LINE, n)
+        drawn = random().random()
+        await asyncio.create_task(asyncio.sleep(n))
+        return drawn + random().random()
+
+    seen: list[Any] = [await asyncio.wait_for(two(1), 100)]
+    seen.append(await asyncio.gather(asyncio.wait_for(two(2), 200), two(3)))
+    try:
+        await asyncio.wait_for(asyncio.gather(two(4), asyncio.sleep(50)), 20)
+    except TimeoutError:
+        seen.append(await book(LINE, 5) == LINE)
+    try:
+        await asyncio.wait_for(two(6), 0)
+    except TimeoutError:
+        seen.append(await two(7))
+    return seen
+
+
 @app.step
 async def take(words: set[str], mixed: dict[Any, Any]) -> list[Any]:
     """Gives back what it got."""
@@ -192,6 +215,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], Scenario]] = {
     "chance": (chance, (), _nothing),
     "losers": (losers, (), _nothing),
     "called-off": (called_off, (LINE,), _call_off),
+    "timed": (timed, (), _nothing),
     "sets": (sets, (), _nothing),
     "plainly": (plainly, (LINE,), _say_ok),
 }
