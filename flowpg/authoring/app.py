@@ -297,6 +297,8 @@ class FlowApp:
         step = self.steps.get(invocation.step_name)
         if step is None:
             raise UnknownStep(invocation.step_name)
+        if not self.codecs.codecs and not is_sealed(invocation.input):
+            return await run_step(step, invocation, self._executor())
         return await self.attempt(step, invocation)
 
     async def attempt(self, step: AnyStep, invocation: StepInvocation) -> Any:

@@ -82,6 +82,16 @@ class FunctionCodec:
         except RecursionError:
             raise self._refused("the result", "cannot be stored", _DEEP) from None
 
+    def checked_result(self, value: Any) -> Any:
+        """The same, of a result that is sure to be read again: one that its own annotation refuses
+        would block the run, and no deploy could help. SerializationError."""
+        plans = self._plans or self._make_plans()
+        if type(value) is plans["return"].native:
+            return value
+        shape = self.encode_result(value)
+        self.decode_result(shape)
+        return shape
+
     # -- reading --------------------------------------------------------------------------------
 
     def decode_arguments(self, shape: Any) -> tuple[list[Any], dict[str, Any]]:

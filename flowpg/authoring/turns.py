@@ -181,7 +181,7 @@ class RunTurns(RunCalls):
             return
         try:
             output = data["output"]
-            if type(output) is dict and is_sealed(output):
+            if type(output) is dict and "$" in output and is_sealed(output):
                 output = self.codecs.open(output, self.run_id, STEP_OUTPUT, step.id)
             value = step.decode(output)
         except SerializationError as error:
