@@ -5561,7 +5561,7 @@ BEGIN
           FROM flow_tasks AS t
          WHERE t.run_id = p_run_id AND t.kind = 'run_step'
            AND (t.lease_owner IS NULL OR t.lease_expires_at <= v_now)
-         ORDER BY t.task_id
+         ORDER BY t.task_id + 0  -- not in the order of the key: it would be walked whole
          LIMIT 20
     LOOP
         v_paused := EXISTS (SELECT FROM flow_queues AS q WHERE q.queue = v_task.queue AND q.paused);
