@@ -212,7 +212,7 @@ async def test_a_run_that_is_ended_by_force_does_nothing_more(
         assert ran == []
 
 
-@pytest.mark.parametrize("why", ["no such step", "no such queue", "token taken", "token twice"])
+@pytest.mark.parametrize("why", ["no such step", "token taken", "token twice"])
 async def test_a_request_ends_a_run_that_is_blocked_too(why: str) -> None:
     app, lacking, store = FlowApp("blocked"), FlowApp("lacking"), InMemoryEventStore()
 
@@ -223,8 +223,6 @@ async def test_a_request_ends_a_run_that_is_blocked_too(why: str) -> None:
     async def main() -> None:
         if why == "no such step":
             await work()
-        elif why == "no such queue":
-            await work.options(queue="nobody serves it")()
         elif why == "token taken":
             await hook("go", token="taken")
         else:
