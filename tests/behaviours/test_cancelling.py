@@ -245,6 +245,33 @@ async def test_a_request_ends_a_run_that_is_blocked_too(why: str) -> None:
     await engine.close()
 
 
+async def test_a_request_ends_a_run_whose_step_waits_in_a_queue_that_nobody_serves(
+    postgres_only: EngineStore,
+) -> None:
+    ran: list[str] = []
+    app = FlowApp("waiting")
+
+    @app.step
+    async def work() -> None:
+        ran.append("work")
+
+    @app.workflow
+    async def main() -> None:
+        await work.options(queue="slow")()
+
+    engine = await postgres_only.engine(app)
+    run_id = await engine.start(main.spec, main.input(), drive=False)
+    worker = FlowWorker(engine)
+    await worker.run_until_idle()
+    assert not (await engine.run_info(run_id)).status.terminal
+    await engine.request_cancellation(run_id, "enough", drive=False)
+    await worker.run_until_idle()
+    assert (await engine.run_info(run_id)).status is RunStatus.CANCELLED
+    # Whoever serves that queue later has nothing to do.
+    await FlowWorker(await postgres_only.engine(app), ["slow"]).run_until_idle()
+    assert ran == []
+
+
 @pytest.mark.parametrize("how", ["request", "force"])
 async def test_a_process_that_stood_still_while_its_run_was_cancelled_completes_nothing(
     postgres_only: EngineStore, direct_dsn: str, tmp_path: Path, how: str
