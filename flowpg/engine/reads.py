@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from flowpg.engine.core import EngineCore
 from flowpg.engine.waiting import wait_for_end
-from flowpg.errors import InvalidTransition, SerializationError
+from flowpg.errors import InvalidArgument, InvalidTransition, SerializationError
 from flowpg.model.arguments import MAX_PAGE
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.ids import check_run_id
@@ -108,9 +108,11 @@ class EngineReads(EngineCore):
 
         On PostgreSQL this is told of the end. Where notifications do not come through, it looks:
         the wait is then at most a tenth longer than it had to be, and never more than a second.
-        TimeoutError after ``timeout``; RunNotFound.
+        TimeoutError after ``timeout``; RunNotFound; InvalidArgument unless it is a timedelta.
         """
         check_run_id(run_id)
+        if timeout is not None and not isinstance(timeout, timedelta):
+            raise InvalidArgument(f"timeout must be a timedelta, not {type(timeout).__name__}")
         seconds = None if timeout is None else timeout.total_seconds()
         if not await wait_for_end(self.store, run_id, seconds):
             raise TimeoutError(f"run {run_id!r} has not ended within {seconds:g} s")

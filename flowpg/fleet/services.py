@@ -60,6 +60,7 @@ class WorkerServices:
         alive: Callable[[], bool],
         on_news: Callable[[], None],
         on_step: Callable[[], None],
+        max_crashes: int,
         choices: Surroundings,
     ) -> None:
         self._store = store
@@ -82,6 +83,7 @@ class WorkerServices:
             queues,
             limit=slots,
             poll=_TASKS_POLL if choices.listen else _TASKS_POLL_UNTOLD,
+            max_crashes=max_crashes,
             busy=lambda: running() > 0,
             on_step=on_step,
         )

@@ -69,6 +69,7 @@ class FlowWorker:
         self.queues = check_queues(engine.options.queue if queues is None else queues)
         self.concurrency = concurrency
         self.grace = grace
+        self._max_crashes = max_crashes
         self._claim_timeout = claim_timeout.total_seconds()
         self._pace = Pace(_BUSY_PAUSE, poll.total_seconds())
         self._active: dict[asyncio.Task[None], RunLease] = {}
@@ -204,6 +205,7 @@ class FlowWorker:
             alive=lambda: self.liveness().alive,
             on_news=self._hear,
             on_step=self._attention.stir,
+            max_crashes=self._max_crashes,
             choices=self._surroundings,
         )
 

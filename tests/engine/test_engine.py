@@ -326,3 +326,11 @@ async def test_a_context_manager_closes_the_store_with_the_engine(
         await engine.start(SPEC)
     with pytest.raises(Exception, match="clos"):
         await engine.run_summary()
+
+
+async def test_a_wait_for_a_number_is_refused_in_words(engine_store: EngineStore) -> None:
+    engine = await engine_store.engine(Script(one_step(), {"work": echo}))
+    run_id = await engine.start(SPEC)
+    assert (await engine.wait(run_id, SECOND)).terminal
+    with pytest.raises(InvalidArgument, match="timedelta, not int"):
+        await engine.wait(run_id, 60)  # type: ignore[arg-type]

@@ -265,6 +265,29 @@ async def test_a_task_that_took_its_workers_with_it_is_a_dead_letter_that_can_be
     assert (await floor.driver.snapshot(run_id)).output == "in"
 
 
+async def test_a_worker_sets_steps_aside_after_as_many_lost_workers_as_it_does_runs(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    floor = await Floor.of(postgres_only, routed(), echo)
+    run_id = await floor.driver.start(SPEC, drive=False)
+    await floor.runs.run_until_idle()
+    for _ in range(2):
+        await claim(direct_dsn)
+        postgres_only.leases_run_out()
+    worker = FlowWorker(floor.helper, queues=[SLOW], max_crashes=1)
+    working = asyncio.create_task(worker.run())
+    try:
+
+        async def set_aside() -> bool:
+            waiting_for = (await floor.driver.run_info(run_id)).waiting_for
+            return waiting_for is not None and "dead letter" in waiting_for
+
+        await until_async(set_aside, "the step is set aside")
+    finally:
+        worker.stop()
+        await working
+
+
 async def test_a_transactional_step_elsewhere_commits_its_rows_with_its_completion_or_nothing(
     postgres_only: EngineStore, direct_dsn: str
 ) -> None:
