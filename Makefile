@@ -3,9 +3,11 @@
 #   PYTHON=python3.12    the interpreter that makes the virtual environment
 #   VENV=.venv           where that environment is
 #   ARGS="-k embedded"   passed on to pytest
+#   WORKERS=2            how many processes run the tests, each with a server of its own
 
 VENV ?= .venv
 ARGS ?=
+WORKERS ?= auto
 CANDIDATES = python3 python3.14 python3.13 python3.12 python3.11
 USABLE = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
@@ -32,13 +34,13 @@ help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) \
 		| awk -F':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 	@echo
-	@echo "Settings: PYTHON (interpreter), VENV ($(VENV)), ARGS (passed on to pytest)"
+	@echo "Settings: PYTHON (interpreter), VENV ($(VENV)), ARGS (passed on to pytest), WORKERS ($(WORKERS))"
 
 demo: $(EMBEDDED) ## watch a workflow survive a crash, on an embedded PostgreSQL
 	@$(BIN)/python -m examples.demo
 
 test: $(DEV) ## run the tests; ends with the skipped ones and why
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(DEV) ## lint, format, types, migration SQL, floors
 	$(BIN)/ruff check .

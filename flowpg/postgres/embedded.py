@@ -5,8 +5,9 @@ its owner: on Linux the kernel shuts it down even when the owner is killed by SI
 server whose owner was killed lives on until the next owner of its directory shuts it down.
 
 The durable form keeps its data in ``FLOWPG_DATA``, by default ``.flowpg/postgres`` below the
-current directory. The throwaway form lives in a new temporary directory, does without fsync, and is
-removed when it stops; when its owner is killed the directory stays behind.
+current directory. The throwaway form lives in a new directory, in memory where there is room, does
+without fsync, and is removed when it stops; when its owner is killed the directory stays behind,
+until the next throwaway server of this user starts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -42,6 +42,7 @@ from flowpg.postgres.datadir import (
     server_environment,
 )
 from flowpg.postgres.identity import choose_identity
+from flowpg.postgres.throwaway import make_directory
 
 __all__ = [
     "DirectoryInUse",
@@ -55,7 +56,12 @@ __all__ = [
 _POLL = 0.005
 """Seconds between two looks at whether the server is ready."""
 
-_THROWAWAY_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+_THROWAWAY_SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_wal_size": "256MB",  # as little as nobody would read again
+}
 
 
 def default_directory(environ: Mapping[str, str] | None = None) -> Path:
@@ -159,7 +165,7 @@ class EmbeddedPostgres:
         if self._place is not None:
             raise EmbeddedServerError(f"the server in {self._place.path} is started already")
         binaries = self._binaries()
-        path = Path(tempfile.mkdtemp(prefix="flowpg-")) if self.throwaway else self._wanted
+        path = make_directory() if self.throwaway else self._wanted
         assert path is not None
         path = path.absolute().resolve()
         place = ServerDirectory(path, choose_identity(path))

@@ -153,7 +153,9 @@ MUTATIONS: list[tuple[Body, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("mutation", "words"), MUTATIONS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("mutation", "words"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS]
+)
 async def test_a_mutation_names_event_and_call_and_blocks_until_it_is_mended(
     mutation: Body, words: list[str]
 ) -> None:

@@ -94,7 +94,7 @@ def through(value: Any) -> Any:
         Aliased(orderId="A"),
         [ORDER, {"k": (ORDER,)}],
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_value_comes_back_equal_and_of_its_own_type(value: Any) -> None:
     back = through(value)

@@ -98,11 +98,14 @@ async def test_what_came_due_while_the_database_was_away_happens_once_when_it_is
         with proxy.away():
             postgres_only.advance(2 * MINUTE)
 
-        async def waits_again() -> bool:
-            snapshots = [await client.snapshot(run_id) for run_id in runs]
-            return all(len(snapshot.steps) == 2 for snapshot in snapshots)
+        async def wait_again() -> bool:
+            histories = [await client.history(run_id) for run_id in runs]
+            return all(
+                [event.type for event in history].count("step_retrying") == 2
+                for history in histories
+            )
 
-        await until_async(waits_again, "the runs go on")
+        await until_async(wait_again, "the second steps wait for their second attempt")
         postgres_only.advance(2 * MINUTE)
         await until_ended(client, *runs)
         worker.stop()

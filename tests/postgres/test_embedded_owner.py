@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from flowpg.postgres import _launch
 from flowpg.postgres.binaries import Binaries
 from flowpg.postgres.embedded import EmbeddedPostgres
+from flowpg.postgres.throwaway import remove_leftovers
 from tests.postgres.owners import Owner, execute, gone, start_owner, until_gone, value
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent died"
@@ -92,6 +95,31 @@ def test_a_throwaway_server_of_an_owner_that_just_ends_is_removed(binaries: Bina
     until_gone(started["server"])
     assert not Path(started["directory"]).exists()
     owner.close()
+
+
+def test_what_a_killed_owner_left_of_a_throwaway_server_is_removed_by_the_next(
+    binaries: Binaries,
+) -> None:
+    owners = [start_owner(Path("unused"), binaries.directory, throwaway=True) for _ in range(2)]
+    for owner in owners:
+        owner.read()
+    killed, living = [owner.read() for owner in owners]
+    left, kept = Path(killed["directory"]), Path(living["directory"])
+    owners[0].kill()
+    until_gone(killed["server"])
+    assert left.exists()
+    unrelated = Path(tempfile.mkdtemp(prefix="flowpg-", dir=left.parent))
+
+    def removed() -> bool:
+        remove_leftovers(left.parent)  # its last children may hold the lock a moment longer
+        return not left.exists()
+
+    until(removed, "the directory is removed")
+    assert kept.exists()
+    assert value(living["dsn"], "SELECT 1") == 1
+    unrelated.rmdir()
+    for owner in owners:
+        owner.close()
 
 
 def test_a_forked_child_of_the_owner_does_not_stop_the_server(owner: Owner) -> None:
