@@ -158,6 +158,7 @@ class FlowApp:
         retry: RetryPolicy | None = None,
         fatal: Errors = (),
         timeouts: StepTimeouts | None = None,
+        queue: str | None = None,
         transactional: Literal[False] = False,
     ) -> StepDecorator: ...
     @overload
@@ -170,6 +171,7 @@ class FlowApp:
         retry: RetryPolicy | None = None,
         fatal: Errors = (),
         timeouts: StepTimeouts | None = None,
+        queue: str | None = None,
     ) -> TransactionalStepDecorator: ...
     def step(
         self,
@@ -180,6 +182,7 @@ class FlowApp:
         retry: RetryPolicy | None = None,
         fatal: Errors = (),
         timeouts: StepTimeouts | None = None,
+        queue: str | None = None,
         transactional: bool | TransactionKind = False,
     ) -> Any:
         """Declare a step: a function that does work, such as a call to another service.
@@ -190,6 +193,7 @@ class FlowApp:
         defaults to three attempts without a pause; errors of the types ``fatal``, and NonRetryable,
         are never retried. ``timeouts`` bound how long it may take; each passes with an error of its
         own, such as StartToCloseTimeout. Its last error is raised where the workflow awaits it.
+        ``queue`` is whose workers run it, on PostgreSQL; default: those that drive its run.
 
         ``transactional``: the function gets a connection before its arguments, in an open
         transaction that also records its result, so that its writes and the step's completion
@@ -198,7 +202,7 @@ class FlowApp:
         """
 
         def declare(function: Any) -> Any:
-            made = make_step(function, name, retry, fatal, timeouts, transactional)
+            made = make_step(function, name, retry, fatal, timeouts, transactional, queue)
             if made.name in self.steps:
                 raise InvalidArgument(f"app {self.name!r} has a step {made.name!r} already")
             made.codecs = self.codecs

@@ -51,6 +51,9 @@ R = TypeVar("R")
 
 Errors = tuple[type[Exception], ...]
 
+KEEP: Any = type("Keep", (), {"__repr__": lambda self: "KEEP"})()
+"""The queue of ``options`` where none is given: None is one, that of the run."""
+
 
 class StepBase:
     """What steps of both kinds share. ``name`` is what the history calls it; ``codecs`` are those
@@ -67,6 +70,7 @@ class StepBase:
         codec: FunctionCodec | None = None,
         timeouts: StepTimeouts | None = None,
         transaction: TransactionKind | None = None,
+        queue: str | None = None,
     ) -> None:
         check_id(name, "step name", 255)
         retry.check()
@@ -78,7 +82,7 @@ class StepBase:
         self.timeouts = timeouts
         self.transaction = transaction
         self.call_id: str | None = None
-        self.queue: str | None = None
+        self.queue = None if queue is None else check_queue(queue)
         # The connection is none of the caller's arguments.
         skip = 0 if transaction is None else 1
         self.codec = codec or FunctionCodec(function, f"step {name!r}", skip=skip)
@@ -107,7 +111,8 @@ class StepBase:
         id: str | None,
         queue: str | None,
     ) -> Any:
-        """The same step with other options; None leaves one as it is. InvalidArgument."""
+        """The same step with other options; None leaves one as it is, and KEEP the queue.
+        InvalidArgument."""
         made = copy(self)
         if retry is not None:
             retry.check()
@@ -118,8 +123,8 @@ class StepBase:
             if "#" in check_id(id, "step id"):
                 raise InvalidArgument("a step id of your own must not contain '#'")
             made.call_id = id
-        if queue is not None:
-            made.queue = check_queue(queue)
+        if queue is not KEEP:
+            made.queue = None if queue is None else check_queue(queue)
         return made
 
     def __repr__(self) -> str:
@@ -148,14 +153,14 @@ class AsyncStep(StepBase, Generic[P, R]):
         retry: RetryPolicy | None = None,
         timeouts: StepTimeouts | None = None,
         id: str | None = None,
-        queue: str | None = None,
+        queue: str | None = KEEP,
     ) -> AsyncStep[P, R]:
         """The same step with other options: ``step.options(retry=...)(...)``.
 
         Another retry policy, or other timeouts (all of them). ``id`` is what the history calls this
         one call, in place of its name and position: it must be its own within the run. ``queue``
-        is whose workers run the step, on PostgreSQL; where that is the queue of its run, or in a
-        store in memory, it runs with its run.
+        is whose workers run the step, on PostgreSQL, in place of what ``@app.step`` says; where
+        that is None or the queue of its run, or in a store in memory, it runs with its run.
         """
         step: AsyncStep[P, R] = self.with_options(retry, timeouts, id, queue)
         return step
@@ -195,7 +200,7 @@ class SyncStep(StepBase, Generic[P, R]):
         retry: RetryPolicy | None = None,
         timeouts: StepTimeouts | None = None,
         id: str | None = None,
-        queue: str | None = None,
+        queue: str | None = KEEP,
     ) -> SyncStep[P, R]:
         """The same step with other options, as of an asynchronous one:
         ``step.options(retry=...).run(...)``, or in a plain workflow ``step.options(...)(...)``."""
@@ -330,6 +335,7 @@ def make_step(
     fatal: Errors,
     timeouts: StepTimeouts | None = None,
     transactional: bool | TransactionKind = False,
+    queue: str | None = None,
 ) -> AnyStep:
     """The step of a function, asynchronous or plain."""
     if not callable(function) or inspect.isclass(function):
@@ -351,5 +357,6 @@ def make_step(
         *(function, name, retry or DEFAULT_RETRY, fatal),
         timeouts=timeouts,
         transaction=transaction,
+        queue=queue,
     )
     return made

@@ -24,12 +24,8 @@ from flowpg.model.events import (
 )
 from flowpg.model.ids import check_id, check_run_id, check_token
 from flowpg.model.inspection import (
-    ActiveHookSnapshot,
-    RunRow,
     ScheduledWakeup,
     WakeupKind,
-    WorkflowRunSummary,
-    WorkflowRunSuspension,
 )
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import (
@@ -38,22 +34,21 @@ from flowpg.model.records import (
     AppendResult,
     Capabilities,
     Heartbeat,
-    LoadedRun,
     RunLease,
     StartOutcome,
     StartRequest,
     StartResult,
     VerbResult,
 )
-from flowpg.model.snapshot import RunStatus
 from flowpg.store import memory_append, memory_queue, memory_reads, memory_verbs
 from flowpg.store.imports import check_history
 from flowpg.store.memory_state import State
 from flowpg.store.memory_steps import StepMemory
+from flowpg.store.memory_views import MemoryReads
 from flowpg.store.protocol import Enlisted
 
 
-class InMemoryEventStore(StepMemory):
+class InMemoryEventStore(StepMemory, MemoryReads):
     """A ``FlowEventStore`` whose time is ``clock`` (default: the machine's) plus what ``advance``
     added. It has no transactions: ``connection=`` is refused with InvalidArgument."""
 
@@ -302,84 +297,6 @@ class InMemoryEventStore(StepMemory):
         arguments.check_time(as_of, "as_of")
         return memory_queue.enqueue_due(self._state, as_of, limit)
 
-    async def load_runs(
-        self, run_ids: Sequence[str], after: Sequence[int] | None = None
-    ) -> dict[str, LoadedRun]:
-        """The histories of these runs."""
-        arguments.check_run_ids(run_ids)
-        return memory_reads.load(self._state, run_ids, after)
-
-    async def history_page(
-        self, run_id: str, after: int = 0, limit: int = 1000
-    ) -> list[FlowEventEnvelope]:
-        """Events after sequence ``after``."""
-        arguments.check_limit(limit)
-        history = self._state.run(check_run_id(run_id)).history
-        start = max(after, 0)
-        return memory_reads.copies(history[start : start + limit])
-
-    async def list_run_ids(self, after: str = "", limit: int = 1000) -> list[str]:
-        """Run ids above ``after``."""
-        arguments.check_limit(limit)
-        if after:
-            check_run_id(after)
-        return sorted(run_id for run_id in self._state.runs if run_id > after)[:limit]
-
-    async def list_runs(
-        self,
-        *,
-        status: RunStatus | None = None,
-        workflow_name: str | None = None,
-        queue: str | None = None,
-        blocked: bool | None = None,
-        after: RunRow | None = None,
-        limit: int = 100,
-    ) -> list[RunRow]:
-        """Runs, newest first."""
-        arguments.check_limit(limit)
-        return memory_reads.list_runs(
-            self._state, status, workflow_name, queue, blocked, after, limit
-        )
-
-    async def run_info(self, run_id: str) -> RunRow:
-        """One run's row."""
-        return memory_reads.row(self._state.run(check_run_id(run_id)))
-
-    async def run_summary(self) -> WorkflowRunSummary:
-        """Counts over all runs."""
-        return memory_reads.summary(self._state)
-
-    async def list_open_suspensions(
-        self, *, run_id: str | None = None, as_of: datetime | None = None
-    ) -> list[WorkflowRunSuspension]:
-        """What non-terminal runs wait for."""
-        if run_id is not None:
-            check_run_id(run_id)
-        arguments.check_time(as_of, "as_of")
-        return memory_reads.suspensions(self._state, run_id, as_of)
-
-    async def list_active_hooks(self, *, run_id: str | None = None) -> list[ActiveHookSnapshot]:
-        """Hooks that can be answered."""
-        if run_id is not None:
-            check_run_id(run_id)
-        return memory_reads.active_hooks(self._state, run_id)
-
-    async def list_due_wakeups(
-        self,
-        *,
-        as_of: datetime | None = None,
-        kind: WakeupKind | None = None,
-        limit: int = 1000,
-    ) -> list[ScheduledWakeup]:
-        """Deadlines that have passed."""
-        arguments.check_limit(limit)
-        arguments.check_time(as_of, "as_of")
-        return memory_reads.due_wakeups(self._state, as_of, kind, limit)
-
-    async def next_wakeup(self) -> ScheduledWakeup | None:
-        """The earliest deadline."""
-        return memory_reads.next_wakeup(self._state)
-
     async def import_history(
         self, history: Sequence[FlowEventEnvelope], *, queue: str = "default"
     ) -> None:
@@ -387,10 +304,6 @@ class InMemoryEventStore(StepMemory):
         run_id = check_history(history)
         arguments.check_queue(queue)
         memory_verbs.import_history(self._state, run_id, memory_reads.copies(history), queue)
-
-    async def now(self) -> datetime:
-        """The store's clock."""
-        return self._state.now()
 
     async def close(self) -> None:
         """Nothing to give back."""

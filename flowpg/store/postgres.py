@@ -7,19 +7,14 @@ raises the errors of ``flowpg.errors``. It runs no DDL and keeps no state in ses
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
-from flowpg.model.arguments import MAX_PAGE, check_queue
+from flowpg.model.arguments import check_queue
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.inspection import (
-    ActiveHookSnapshot,
-    RunRow,
     ScheduledWakeup,
-    WakeupKind,
-    WorkflowRunSummary,
-    WorkflowRunSuspension,
 )
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import (
@@ -27,18 +22,15 @@ from flowpg.model.records import (
     AppendResult,
     Capabilities,
     Heartbeat,
-    LoadedRun,
     RunLease,
     StartRequest,
     StartResult,
     StepHeartbeat,
     VerbResult,
 )
-from flowpg.model.snapshot import RunStatus
-from flowpg.postgres import append_calls, claim_calls, reads, step_verbs, verbs
+from flowpg.postgres import append_calls, claim_calls, step_verbs, verbs
 from flowpg.postgres.calls import Call
 from flowpg.postgres.endings import EndNotices
-from flowpg.postgres.enlist import run_enlisted
 from flowpg.postgres.group_commit import GroupCommit
 from flowpg.postgres.pool import AsyncPool
 from flowpg.postgres.returns import Returns, give_back_many
@@ -46,12 +38,13 @@ from flowpg.postgres.schema_check import verify_async
 from flowpg.postgres.session import DirectSession
 from flowpg.postgres.step_sessions import StepSessions
 from flowpg.store.imports import check_history
+from flowpg.store.postgres_reads import PostgresReads
 from flowpg.store.protocol import Enlisted
 
 T = TypeVar("T")
 
 
-class PostgresEventStore:
+class PostgresEventStore(PostgresReads):
     """A ``FlowEventStore`` on a migrated schema; make one with ``connect``.
 
     A verb given ``connection=`` runs in that connection's transaction: it is visible to others
@@ -149,11 +142,6 @@ class PostgresEventStore:
     async def notify(self, channel: str, payload: str) -> None:
         """Send a notification to whoever listens to ``channel``."""
         await self._pool.notify(channel, payload)
-
-    async def _run(self, call: Call[T], connection: Enlisted = None) -> T:
-        if connection is None:
-            return await self._pool.run(call)
-        return await run_enlisted(connection, call, self._pool.schema)
 
     async def _send(self, appends: Sequence[Append]) -> list[AppendResult]:
         return await self._pool.run(append_calls.append_many(appends))
@@ -289,10 +277,6 @@ class PostgresEventStore:
         """Keep what steps at work say."""
         return await self._run(step_verbs.record_heartbeats(beats)) if beats else []
 
-    async def step_heartbeat(self, run_id: str, step_id: str) -> str | None:
-        """What the latest heartbeat of a step said."""
-        return await self._run(step_verbs.step_heartbeat(run_id, step_id))
-
     async def release_run(self, lease: RunLease) -> bool:
         """Give a lease back."""
         return await self._run(verbs.release_run(lease))
@@ -319,86 +303,12 @@ class PostgresEventStore:
         """Turn due wake-ups into drive tasks."""
         return await self._pool.run(verbs.enqueue_due(as_of, limit), timeout)
 
-    async def load_runs(
-        self, run_ids: Sequence[str], after: Sequence[int] | None = None
-    ) -> dict[str, LoadedRun]:
-        """The histories of these runs."""
-        return await self._run(reads.load_runs(run_ids, after)) if run_ids else {}
-
-    async def history_page(
-        self, run_id: str, after: int = 0, limit: int = 1000
-    ) -> list[FlowEventEnvelope]:
-        """Events after sequence ``after``."""
-        return await self._run(reads.history_page(run_id, after, limit))
-
-    async def list_run_ids(self, after: str = "", limit: int = 1000) -> list[str]:
-        """Run ids above ``after``."""
-        return await self._run(reads.list_run_ids(after, limit))
-
-    async def list_runs(
-        self,
-        *,
-        status: RunStatus | None = None,
-        workflow_name: str | None = None,
-        queue: str | None = None,
-        blocked: bool | None = None,
-        after: RunRow | None = None,
-        limit: int = 100,
-    ) -> list[RunRow]:
-        """Runs, newest first."""
-        call = reads.list_runs(status, workflow_name, queue, blocked, after, limit)
-        return await self._run(call)
-
-    async def run_info(self, run_id: str) -> RunRow:
-        """One run's row."""
-        return await self._run(reads.run_info(run_id))
-
-    async def run_summary(self) -> WorkflowRunSummary:
-        """Counts over all runs."""
-        return await self._run(reads.run_summary())
-
-    async def list_open_suspensions(
-        self, *, run_id: str | None = None, as_of: datetime | None = None
-    ) -> list[WorkflowRunSuspension]:
-        """What non-terminal runs wait for."""
-        return await self._pages(lambda after: reads.open_suspensions(run_id, after, as_of))
-
-    async def list_active_hooks(self, *, run_id: str | None = None) -> list[ActiveHookSnapshot]:
-        """Hooks that can be answered."""
-        return await self._pages(lambda after: reads.active_hooks(run_id, after))
-
-    async def _pages(self, page: Callable[[T | None], Call[list[T]]]) -> list[T]:
-        found: list[T] = []
-        while True:
-            rows = await self._run(page(found[-1] if found else None))
-            found += rows
-            if len(rows) < MAX_PAGE:
-                return found
-
-    async def list_due_wakeups(
-        self,
-        *,
-        as_of: datetime | None = None,
-        kind: WakeupKind | None = None,
-        limit: int = 1000,
-    ) -> list[ScheduledWakeup]:
-        """Deadlines that have passed."""
-        return await self._run(reads.due_wakeups(as_of, kind, limit))
-
-    async def next_wakeup(self) -> ScheduledWakeup | None:
-        """The earliest deadline."""
-        return await self._run(reads.next_wakeup())
-
     async def import_history(
         self, history: Sequence[FlowEventEnvelope], *, queue: str = "default"
     ) -> None:
         """Store a complete history under its own ids and times."""
         run_id = check_history(history)
         await self._run(verbs.import_history(run_id, history, check_queue(queue)))
-
-    async def now(self) -> datetime:
-        """The database's clock."""
-        return await self._run(reads.now())
 
     async def close(self) -> None:
         """Wait for appends in flight and close the connections."""

@@ -58,6 +58,8 @@ def test_wrong_options_are_refused_where_they_are_given() -> None:
         work.options(retry=RetryPolicy(max_attempts=-1))
     with pytest.raises(InvalidArgument):
         work.options(queue="")
+    with pytest.raises(InvalidArgument, match="queue"):
+        app.step(queue=" ")(lambda: None)
 
     @app.workflow
     async def main() -> None: ...
@@ -82,6 +84,38 @@ async def test_a_step_of_another_queue_runs_at_once_where_the_store_has_no_tasks
     assert snapshot.status is RunStatus.COMPLETED
     [step] = snapshot.steps.values()
     assert step.queue == step.wire()["queue"] == "gpu"
+
+
+async def test_a_step_may_name_its_queue_and_a_call_another_or_that_of_the_run() -> None:
+    def build(app: FlowApp) -> None:
+        @app.step(queue="gpu")
+        async def work(x: int) -> int:
+            return x
+
+        @app.step(queue="gpu", name="plain")
+        def plain(x: int) -> int:
+            return x
+
+        @app.workflow
+        async def main() -> list[int]:
+            calls = (
+                *(work(1), work.options(id="cpu", queue="cpu")(2)),
+                *(work.options(id="here", queue=None)(3), work.options(id="same")(4)),
+                *(plain.run(5), plain.options(id="plainly here", queue=None).run(6)),
+            )
+            return list(await asyncio.gather(*calls))
+
+    played = await both(build)
+    assert played.result == [1, 2, 3, 4, 5, 6]
+    queues = {e.data["step_id"]: e.data.get("queue") for e in played.history if "retry" in e.data}
+    assert queues == {
+        "work#1": "gpu",
+        "cpu": "cpu",
+        "here": None,
+        "same": "gpu",
+        "plain#5": "gpu",
+        "plainly here": None,
+    }
 
 
 async def test_a_workflow_starts_runs_with_the_options_it_was_given() -> None:

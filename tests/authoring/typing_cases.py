@@ -50,6 +50,36 @@ def erase(session: Session, receipt: Receipt) -> int:
     return 1
 
 
+@app.step(queue="gpu")
+async def draw(order_id: str) -> bytes:
+    return b""
+
+
+@app.step(queue="gpu", retry=Retry.none())
+def shade(drawing: bytes) -> int:
+    return 1
+
+
+@app.step(transactional=True, queue="ledger")
+async def enter(connection: psycopg.AsyncConnection[Any], cents: int) -> Receipt:
+    return Receipt(str(cents))
+
+
+@app.step(queue=5)  # type: ignore[call-overload, untyped-decorator]
+async def nowhere() -> None: ...
+
+
+@app.workflow
+async def elsewhere(order_id: str) -> int:
+    drawing = await draw(order_id)
+    assert_type(drawing, bytes)
+    assert_type(await draw.options(queue=None)(order_id), bytes)
+    assert_type(await enter.options(queue="other")(5), Receipt)
+    await draw.options(queue=5)(order_id)  # type: ignore[arg-type]
+    await shade.options(queue=None).run(order_id)  # type: ignore[arg-type]
+    return await shade.run(drawing)
+
+
 @app.workflow
 async def in_transactions(order_id: str) -> int:
     receipt = await book(order_id)

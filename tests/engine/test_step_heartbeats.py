@@ -5,7 +5,7 @@ import threading
 from datetime import timedelta
 from typing import Any
 
-from flowpg.model.commands import Decision
+from flowpg.model.commands import Decision, StepCommand
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.timeouts import StepTimeouts
@@ -122,17 +122,34 @@ async def test_the_end_of_a_run_takes_all_details_with_it(engine_store: EngineSt
 
 
 async def test_heartbeats_in_time_keep_an_attempt_alive(engine_store: EngineStore) -> None:
+    beating, expired = asyncio.Event(), asyncio.Event()
+
     async def work(step: StepInvocation) -> str:
-        for _ in range(20):
+        if step.step_id == "silent":
+            await beating.wait()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                expired.set()
+        while not expired.is_set():  # for longer than the limit: the other began after this one
             step.heartbeat()
-            await asyncio.sleep(0.02)
+            beating.set()
+            await asyncio.sleep(0)
         return "done"
 
+    def workflow(ctx: WorkflowContext) -> Decision:
+        steps = [StepCommand(step_id=s, step_name="work", **options) for s in ("beats", "silent")]
+        done = ctx.step_completed("beats") and ctx.step_failed("silent")
+        return ctx.complete(ctx.step_output("beats")) if done else ctx.schedule_steps(steps)
+
     limits = StepTimeouts(heartbeat=timedelta(seconds=0.2))
-    engine = await engine_store.engine(Script(one_step(timeouts=limits), {"work": work}))
+    retry = RetryPolicy.none().continue_workflow_on_failure()
+    options: dict[str, Any] = {"timeouts": limits, "retry": retry}
+    engine = await engine_store.engine(Script(workflow, {"work": work}))
     await engine.start_with_id("r", SPEC, None)
     run = await engine.snapshot("r")
-    assert (run.output, run.steps["s"].attempt) == ("done", 1)
+    assert (run.output, run.steps["beats"].attempt) == ("done", 1)
+    assert "HeartbeatTimeout" in str(run.steps["silent"].error)
 
 
 async def test_a_thread_gives_heartbeats_and_is_ended_by_the_first_that_nobody_hears(
@@ -183,16 +200,19 @@ async def test_many_heartbeats_are_few_calls(engine_store: EngineStore) -> None:
         for number in range(10_000):
             step.heartbeat(number)
             if number % 1000 == 0:
-                await asyncio.sleep(0.01)
+                await called.wait()
+                await asyncio.sleep(0)
         await step.heartbeat("the last")
         assert await stored(engine) == '"the last"'
 
     calls: list[int] = []
+    called = asyncio.Event()
     engine = await engine_store.engine(Script(one_step(), {"work": work}))
     record = engine.store.record_heartbeats
 
     async def counted(beats: Any) -> list[str]:
         calls.append(len(beats))
+        called.set()
         return await record(beats)
 
     engine.store.record_heartbeats = counted  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ import pytest
 
 from flowpg.errors import RunNotFound
 from flowpg.fleet.worker import FlowWorker
+from flowpg.model.inspection import RunRow
 from tests.engine.support import SPEC, EngineStore, Script, echo, one_step
 
 
@@ -37,8 +38,17 @@ async def test_a_wait_gives_up_in_time_and_knows_when_there_is_no_run(
 async def test_a_wait_that_is_cancelled_leaves_nothing_behind(engine_store: EngineStore) -> None:
     client = await engine_store.engine(None)
     run_id = await client.start(SPEC)
+    looked, look = asyncio.Event(), client.store.run_info
+
+    async def looking(run_id: str) -> RunRow:
+        row = await look(run_id)
+        looked.set()
+        return row
+
+    client.store.run_info = looking  # type: ignore[method-assign]
     wait = asyncio.ensure_future(client.wait(run_id))
-    await asyncio.sleep(0.05)
+    await looked.wait()
+    await asyncio.sleep(0)
     wait.cancel()
     with pytest.raises(asyncio.CancelledError):
         await wait
