@@ -25,8 +25,10 @@ from flowpg.authoring.operations import (
 from flowpg.authoring.sites import Site, calling_site
 from flowpg.authoring.tasks import RunFuture
 from flowpg.errors import InvalidArgument
+from flowpg.model.arguments import check_storable
 from flowpg.model.attributes import check_attributes, merged
 from flowpg.model.codecs import STEP_INPUT, CodecChain
+from flowpg.model.events import RUN_ATTRIBUTES_SET, NewEvent, hook_created
 from flowpg.model.ids import check_id
 from flowpg.model.jsontext import copied, equal
 from flowpg.replay.runtime import WorkflowInvocation
@@ -91,10 +93,10 @@ class RunCalls:
         decode: Callable[[Any], Any],
     ) -> HookOperation:
         """A hook becomes part of the run. Its id is its name, or, for a name that the run has used
-        before, name and position."""
-        hook_id = name if name not in self._hook_names else None
-        self._hook_names.add(name)
-        hook_id = hook_id or operation_id(name, self.loop.next_position())
+        before, name and position. PayloadTooLarge or SerializationError for its metadata."""
+        hook_id = name
+        if name in self._hook_names:
+            hook_id = operation_id(name, self.loop.next_position())
         recorded = self.snapshot.hooks.get(hook_id)
         if token is not None:
             wanted = token
@@ -103,6 +105,9 @@ class RunCalls:
             wanted = recorded.token
         else:
             wanted = secrets.token_urlsafe(32)
+        if metadata is not None:
+            check_storable(self.run_id, hook_created(hook_id, wanted, metadata, expires_in=expires))
+        self._hook_names.add(name)
         hook = HookOperation(
             hook_id,
             name,
@@ -175,6 +180,7 @@ class RunCalls:
     def set_attributes(self, changes: dict[str, Any]) -> None:
         """Set attributes of the run; see ``flowpg.authoring.set_attributes``."""
         check_attributes(changes)
+        check_storable(self.run_id, NewEvent(RUN_ATTRIBUTES_SET, {"attributes": changes}))
         after = merged(self.attributes, changes)
         if equal(after, self.attributes):
             return

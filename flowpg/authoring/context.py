@@ -21,6 +21,8 @@ from flowpg.authoring.operations import ProgressOperation, operation_id
 from flowpg.authoring.sites import calling_site
 from flowpg.authoring.turns import RunTurns
 from flowpg.errors import InvalidArgument
+from flowpg.model.arguments import check_storable
+from flowpg.model.events import RUN_PROGRESS_RECORDED, NewEvent
 from flowpg.model.operations import WorkflowProgress
 
 T = TypeVar("T")
@@ -109,7 +111,8 @@ def progress(
     """Report how far the workflow is: ``completed`` of ``total`` units, and any JSON ``details``.
 
     It is recorded with what the workflow does next. Anyone who may read the run can read it.
-    InvalidArgument for numbers that are none, or do not go together.
+    InvalidArgument for numbers that are none, or do not go together; PayloadTooLarge or
+    SerializationError for details that cannot be stored.
     """
     run = _run("progress()", "a client reports with record_progress")
     for name, given, kind in (
@@ -130,6 +133,7 @@ def progress(
         details=details,
     )
     report.check()
+    check_storable(run.run_id, NewEvent(RUN_PROGRESS_RECORDED, {"progress": report.wire()}))
     run.ledger.add(ProgressOperation(report.progress_id, calling_site(), report))
 
 
@@ -187,7 +191,8 @@ def hook(
     The answer is read as ``kind``. ``token`` is the secret it is answered under, made up at random
     if none is given; the run and the name will do as well for callers who may know them. Nobody
     can answer after ``expires``. ``metadata`` (a HookMetadata or any JSON) tells operators what is
-    asked; it must not hold the token.
+    asked; it must not hold the token. Where it cannot be stored, opening the hook raises
+    PayloadTooLarge or SerializationError.
     """
     run = _run("hook()", "a test answers it through the engine")
     return Hook(run, name, kind, token, expires, metadata)

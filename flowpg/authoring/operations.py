@@ -39,6 +39,7 @@ from flowpg.model.events import (
 from flowpg.model.ids import MAX_ID_LENGTH
 from flowpg.model.operations import WorkflowProgress
 from flowpg.model.retry import RetryPolicy
+from flowpg.model.sizes import is_omitted
 from flowpg.model.timeouts import StepTimeouts
 
 
@@ -165,6 +166,8 @@ class StepOperation(Operation):
         recorded = data["input"]
         if jsontext.equal(recorded, self.plain if opened else self.input):
             return None
+        if is_omitted(recorded):
+            return None  # it was too large to be stored, so there is nothing to compare
         if not isinstance(recorded, dict):
             return "has other arguments"
         names = sorted(

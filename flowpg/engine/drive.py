@@ -265,7 +265,6 @@ class RunDrive:
         if self._replays >= self._options.max_replays:
             self._halt(ReplayLimitExceeded(self.run_id, self._options.max_replays))
             return []
-        self._replays += 1
         seen = tip.snapshot.last_sequence
         try:
             plan = await take_turn(self._parts.runtime, tip, now)
@@ -274,6 +273,7 @@ class RunDrive:
             if tip.pending and tip.pending[0].type == events.RUN_STARTED:
                 tip.drop_pending()  # nobody has taken this run up
             return []
+        self._replays = 0 if plan.refused else self._replays + 1
         tip.fold(plan.events)
         launches = plan.launches
         if tip.suspends:

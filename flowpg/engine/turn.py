@@ -47,9 +47,12 @@ async def take_turn(runtime: FlowRuntime, tip: RunTip, now: datetime) -> Plan:
         _log(invocation, error)
         return decide(snapshot, (Fail(error=describe(error)),), now)
     try:
-        return decide(snapshot, commands, now)
+        plan = decide(snapshot, commands, now)
     except (SerializationError, PayloadTooLarge) as error:
         return decide(snapshot, (Fail(error=describe(error)),), now)
+    for step_id, reason in plan.refused:
+        logger.warning("step %r is not run and fails with %s", step_id, reason)
+    return plan
 
 
 def _log(run: WorkflowInvocation, error: BaseException) -> None:

@@ -17,6 +17,7 @@ from flowpg.model.events import (
     DEADLINE_FIELDS,
     HOOK_CREATED,
     HOOK_RECEIVED,
+    MAX_PAYLOAD_BYTES,
     RUN_CREATED,
     RUN_PROGRESS_RECORDED,
     NewEvent,
@@ -24,7 +25,7 @@ from flowpg.model.events import (
 from flowpg.model.ids import check_id, check_run_id, check_token
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import Append, StartRequest
-from flowpg.model.sizes import limits, oversize_of
+from flowpg.model.sizes import limits, most_of, oversize_of
 
 MAX_PAGE = 1000
 """Most rows of one page of a read verb."""
@@ -92,9 +93,27 @@ def check_size(run_id: str, event_type: str, text: str, extra: int = 0) -> None:
     """PayloadTooLarge if ``text`` and ``extra`` bytes more are over the limit of one event."""
     # Four bytes is the most a character takes: short texts need no encoding to be measured.
     if len(text) * 4 + extra > limits.most:
+        size, most = len(text.encode()) + extra, most_of(event_type)
+        if size > most:
+            raise PayloadTooLarge(run_id, event_type, size, most)
+
+
+def check_storable(run_id: str, event: NewEvent) -> None:
+    """PayloadTooLarge if no process could store the payload of ``event``, whatever its limits are:
+    the answer of every replay. SerializationError if JSON cannot carry it."""
+    text = event.payload()
+    extra = deadline_room(event)
+    if len(text) * 4 + extra > MAX_PAYLOAD_BYTES:
         size = len(text.encode()) + extra
-        if size > limits.most:
-            raise PayloadTooLarge(run_id, event_type, size, limits.most)
+        if size > MAX_PAYLOAD_BYTES:
+            raise PayloadTooLarge(run_id, event.type, size, MAX_PAYLOAD_BYTES, event.subject)
+
+
+def deadline_room(event: NewEvent) -> int:
+    """How many bytes the deadline adds that the store computes, 0 if there is none."""
+    if event.due_in is None:
+        return 0
+    return len(DEADLINE_FIELDS.get(event.type, "")) + _DEADLINE_BYTES
 
 
 def check_start(request: StartRequest, seen: dict[int, str] | None = None) -> tuple[str, str]:
@@ -190,15 +209,11 @@ def check_event(run_id: str, event: NewEvent) -> None:
         check_id(subject, "the id of a " + event.type.partition("_")[0])
     if token is not None:
         check_token(token)
-    extra = 0
-    if event.due_in is not None:
-        member = DEADLINE_FIELDS.get(event.type)
-        if member is None or event.due_at is not None:
-            raise InvalidTransition(
-                f"an event of type {event.type} takes no such deadline", run_id=run_id
-            )
-        extra = len(member) + _DEADLINE_BYTES
-    check_size(run_id, event.type, event.payload(), extra)
+    if event.due_in is not None and (event.type not in DEADLINE_FIELDS or event.due_at is not None):
+        raise InvalidTransition(
+            f"an event of type {event.type} takes no such deadline", run_id=run_id
+        )
+    check_size(run_id, event.type, event.payload(), deadline_room(event))
 
 
 def check_run_ids(run_ids: Sequence[str]) -> None:

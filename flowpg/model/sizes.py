@@ -1,17 +1,31 @@
 """How large the payload of an event may be in this process: what is warned of, what refused.
 
-The database itself refuses what is over ``MAX_PAYLOAD_BYTES``, whatever is set here.
+The database itself refuses what is over ``MAX_PAYLOAD_BYTES``, whatever is set here. The limits of
+a process may change at any time, so no replay looks at them: what they refused is in the history,
+and a value that was too large is recorded as one that was left out.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any, Final
 
 from flowpg.errors import InvalidArgument
-from flowpg.model.events import MAX_PAYLOAD_BYTES
+from flowpg.model.events import (
+    MAX_PAYLOAD_BYTES,
+    RUN_FAILED,
+    RUN_RETRY_EXHAUSTED,
+    STEP_FAILED,
+    STEP_NON_RETRYABLE,
+    STEP_RETRYING,
+)
 
 logger = logging.getLogger("flowpg.sizes")
+
+_ERRORS = frozenset(
+    {STEP_RETRYING, STEP_FAILED, STEP_NON_RETRYABLE, RUN_FAILED, RUN_RETRY_EXHAUSTED}
+)
 
 _LEAST = 1_000
 """No limit may be lower: what flowpg itself says of a run needs some room."""
@@ -44,6 +58,27 @@ def set_size_limits(warn_bytes: int | None = None, max_bytes: int | None = None)
         limits.warn = warn_bytes
     if max_bytes is not None:
         limits.most = max_bytes
+    # What is refused is at least looked at.
+    limits.warn = min(limits.warn, limits.most)
+
+
+def most_of(event_type: str) -> int:
+    """The most bytes that this process stores as the payload of such an event. Error texts are cut
+    as they are made; no lower limit may keep a failure from being recorded."""
+    return MAX_PAYLOAD_BYTES if event_type in _ERRORS else limits.most
+
+
+_OMITTED: Final = "omitted"
+
+
+def omitted(size: int) -> dict[str, Any]:
+    """What is stored in the place of a value that was too large, for ``size`` bytes of payload."""
+    return {"$": _OMITTED, "bytes": size}
+
+
+def is_omitted(value: Any) -> bool:
+    """Whether a JSON value stands for one that was too large to be stored."""
+    return type(value) is dict and value.get("$") == _OMITTED
 
 
 def oversize_of(
@@ -54,9 +89,9 @@ def oversize_of(
     if len(text) * 4 + extra <= limits.warn:
         return 0
     size = len(text.encode()) + extra
-    if size > limits.most:
+    if size > most_of(event_type):
         return size
-    if size > limits.warn:
+    if size > limits.warn and event_type not in _ERRORS:
         logger.warning(
             "run %r: the payload of %s%s is %d bytes, over the %d that are thought too much; store "
             "the value elsewhere and pass a reference",

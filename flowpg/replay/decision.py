@@ -18,6 +18,7 @@ from typing import Any
 from flowpg.errors import (
     InvalidRunId,
     InvalidTransition,
+    PayloadTooLarge,
 )
 from flowpg.model import events
 from flowpg.model.commands import (
@@ -35,6 +36,7 @@ from flowpg.model.commands import (
     WaitUntil,
 )
 from flowpg.model.events import NewEvent
+from flowpg.model.sizes import limits, omitted
 from flowpg.model.snapshot import (
     HookStatus,
     RunStatus,
@@ -80,7 +82,8 @@ def decide(
     Raises NonDeterministic if an id comes back with another definition, InvalidTransition (or
     InvalidArgument) if the rules forbid a command here or the decision could never make progress,
     PayloadTooLarge and SerializationError for a value that cannot be stored. All name the run or
-    the id.
+    the id. An input that is too large for a step whose failure the workflow hears of is no error
+    here: the plan declares the step without it, and has it fail.
     """
     run_id = snapshot.run_id
     if snapshot.status is RunStatus.PENDING or snapshot.terminal:
@@ -91,6 +94,7 @@ def decide(
         for command in commands:
             planner.add(command)
         planner.check_progress(commands)
+        planner.fail_refused()
     except InvalidTransition as error:
         if error.run_id is None:
             raise type(error)(error.reason, run_id=run_id) from None
@@ -100,10 +104,6 @@ def decide(
             "a linked child operation names a malformed run id", run_id=run_id
         ) from None
     return planner.plan
-
-
-# No character takes more than four bytes.
-_SURELY_FITS = events.MAX_PAYLOAD_BYTES // 4
 
 
 class _Planner:
@@ -168,7 +168,8 @@ class _Planner:
         )
 
     def emit(self, event: NewEvent) -> NewEvent:
-        if event.text is None or len(event.text) > _SURELY_FITS:
+        # No character takes more than four bytes.
+        if event.text is None or len(event.text) * 4 > limits.warn:
             definitions.check_size(self.run.run_id, event)
         self.plan.events.append(event)
         return event
@@ -197,9 +198,16 @@ class _Planner:
         if step is not None:
             validation.check_step(self.replay, step, command)
             return self.redeclare(step)
-        event = self.emit(definitions.new_step(command, self.now))
         self.live += 1
         self.work += 1
+        event = definitions.new_step(command, self.now)
+        try:
+            self.emit(event)
+        except PayloadTooLarge as error:
+            if not command.retry.continues_workflow:
+                raise  # it fails the run, as any failure of this step does
+            self.refuse(command, error)
+            return None
         launch = StepLaunch(step_id, command.step_name, event.data["input"], 1)
         launch.queue = command.queue
         return launch, True
@@ -218,6 +226,21 @@ class _Planner:
         if step.retry_after is not None and step.retry_after > self.now:
             return None
         return following(step), True
+
+    def refuse(self, command: StepCommand, error: PayloadTooLarge) -> None:
+        """Record a step without its input. Its failure follows in the same append, so no replay
+        asks again how large it is, by limits that may be others by then."""
+        without = command.model_copy(update={"input": omitted(error.size)})
+        self.plan.events.append(definitions.new_step(without, self.now))
+        self.plan.refused.append((command.step_id, f"{type(error).__name__}: {error}"))
+
+    def fail_refused(self) -> None:
+        """Let the steps fail whose input is too large: after everything that the decision declares,
+        for what hears of a failure may give up what is declared beside it."""
+        for step_id, error in self.plan.refused:
+            self.plan.events.append(events.step_started(step_id, 1))
+            self.plan.events.append(events.step_non_retryable(step_id, 1, error))
+            self.plan.news = True
 
     def start(self, launch: StepLaunch, new_attempt: bool) -> None:
         if new_attempt:

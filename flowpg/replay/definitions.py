@@ -12,6 +12,7 @@ from typing import Any
 
 from flowpg.errors import InvalidArgument, PayloadTooLarge
 from flowpg.model import events, jsontext
+from flowpg.model.arguments import deadline_room
 from flowpg.model.commands import (
     CreateHook,
     LinkChildOperation,
@@ -101,9 +102,10 @@ def oversize(event: NewEvent, run_id: str, subject: str | None = None) -> int:
     logged with the run and what it is about (default: what the event says)."""
     # The text is made once and kept for the append. No character takes more than four bytes.
     text = event.payload()
-    if len(text) * 4 <= limits.warn:
+    extra = deadline_room(event)
+    if len(text) * 4 + extra <= limits.warn:
         return 0
-    return oversize_of(text, run_id, event.type, subject or event.subject)
+    return oversize_of(text, run_id, event.type, subject or event.subject, extra)
 
 
 def _single(event_type: str, member: str, value: Any, what: str) -> NewEvent:

@@ -40,6 +40,7 @@ class Plan:
     ``ended`` says that the last event ends the run. ``resolved`` says that something the decision
     names has its outcome already, so workflow code that comes back with the same decision has not
     looked at it.
+    ``refused`` holds the steps whose input is too large, with the error they fail with at once.
     ``news`` says that the same code, asked again once this is recorded, could decide on more.
     """
 
@@ -47,4 +48,5 @@ class Plan:
     launches: list[StepLaunch] = field(default_factory=list)
     ended: bool = False
     resolved: bool = False
+    refused: list[tuple[str, str]] = field(default_factory=list)
     news: bool = False

@@ -11,6 +11,7 @@ from flowpg.errors import NonDeterministic
 from flowpg.model import jsontext
 from flowpg.model.commands import CreateHook, RuntimeCommand, StepCommand
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
+from flowpg.model.sizes import is_omitted
 from flowpg.model.snapshot import HookSnapshot, StepSnapshot, WorkflowRunSnapshot
 from flowpg.model.timeouts import same_timeouts
 
@@ -45,7 +46,7 @@ def check_step(replay: Replay, step: StepSnapshot, command: StepCommand) -> None
     what = f"step {step.step_id!r}"
     if step.step_name != command.step_name:
         raise _told(replay, f"{what} has another name", step.step_name, command.step_name)
-    if not jsontext.equal(step.input, command.input):
+    if not jsontext.equal(step.input, command.input) and not is_omitted(step.input):
         raise _drift(replay, f"{what} has another input", step.input, command.input)
     if step.retry is not command.retry and step.retry != command.retry:
         policies = step.retry.wire(), command.retry.wire()

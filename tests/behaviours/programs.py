@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import flowpg.sync
-from flowpg import FlowApp, Retry, hook
+from flowpg import FlowApp, PayloadTooLarge, Retry, hook
 from flowpg.authoring.context import (
     now,
     patched,
@@ -190,6 +190,32 @@ async def sets() -> list[Any]:
     return [*got, now(), str(now()), [word for word in sorted(words) if word in got[0]]]
 
 
+@app.workflow
+async def too_large() -> list[Any]:
+    """Arguments over the limit, alone and beside others."""
+    seen: list[Any] = []
+    large = {"x" * 2_000_000}
+    try:
+        await take(large, {})
+    except PayloadTooLarge as error:
+        seen.append(str(error))
+    found = await asyncio.gather(
+        take({"a"}, {}), take(large, {}), asyncio.sleep(5), return_exceptions=True
+    )
+    seen += [type(one).__name__ for one in found]
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(take(large, {}))
+            group.create_task(take({"b"}, {}))
+    except* PayloadTooLarge as errors:
+        seen.append(len(errors.exceptions))
+    try:
+        progress(1, details="x" * 2_000_000)
+    except PayloadTooLarge as error:
+        seen.append(error.size)
+    return [*seen, now()]
+
+
 Scenario = Callable[[WorkflowEnvironment, TestedRun[Any]], Awaitable[None]]
 
 
@@ -217,5 +243,6 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], Scenario]] = {
     "called-off": (called_off, (LINE,), _call_off),
     "timed": (timed, (), _nothing),
     "sets": (sets, (), _nothing),
+    "too-large": (too_large, (), _nothing),
     "plainly": (plainly, (LINE,), _say_ok),
 }

@@ -13,8 +13,9 @@ from flowpg.errors import (
     SerializationError,
 )
 from flowpg.model import events, jsontext
-from flowpg.model.commands import ScheduleStep
+from flowpg.model.commands import ScheduleStep, WaitUntil
 from flowpg.model.retry import RetryPolicy
+from flowpg.model.snapshot import StepStatus
 from flowpg.replay.decision import decide
 from flowpg.replay.plan import StepLaunch
 from tests.unit.histories import (
@@ -303,6 +304,38 @@ def test_an_input_that_is_too_large_is_refused_before_any_event() -> None:
     assert (caught.value.event_type, caught.value.limit) == ("step_created", 1_048_576)
     with pytest.raises(PayloadTooLarge):
         plan(running(), lambda ctx: ctx.schedule_step("a", "w", "é" * 600_000))
+
+
+def test_an_input_that_is_too_large_fails_a_step_whose_failure_the_workflow_hears_of() -> None:
+    def step_of(step_id: str, value: Any) -> ScheduleStep:
+        return ScheduleStep(step_id=step_id, step_name="w", input=value, retry=CONTINUE)
+
+    wait = WaitUntil(wait_id="t", delay=SECOND)
+    made = decide(running(), (step_of("a", "x" * 1_100_000), step_of("b", 1), wait), NOW)
+    assert [(e.type, e.subject) for e in made.events] == [
+        ("step_created", "a"),
+        ("step_created", "b"),
+        ("step_started", "b"),
+        ("wait_created", "t"),
+        ("step_started", "a"),
+        ("step_non_retryable", "a"),
+    ]
+    size = made.events[0].data["input"]["bytes"]
+    assert made.events[0].data["input"] == {"$": "omitted", "bytes": size}
+    assert size > 1_100_000
+    assert [launch.step_id for launch in made.launches] == ["b"]
+    assert made.news
+    ((step_id, error),) = made.refused
+    assert (step_id, made.events[-1].data["error"]) == ("a", error)
+    assert error.startswith(
+        f"PayloadTooLarge: run 'run-1': the payload of step_created 'a' is {size}"
+    )
+    # What follows decides in the same way whatever the input is by then, and whatever the limit.
+    later = running(*made.events)
+    assert later.steps["a"].status is StepStatus.FAILED
+    for value in ("x" * 1_100_000, "another"):
+        again = decide(later, (step_of("a", value), step_of("b", 1), wait), NOW)
+        assert (again.events, again.resolved) == ([], True)
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "😀"])
