@@ -27,7 +27,7 @@ from flowpg.model import events
 from flowpg.model.events import NewEvent
 from flowpg.model.records import Append, StartRequest
 from flowpg.model.retry import DEFAULT_RETRY
-from flowpg.postgres import append_calls, verbs
+from flowpg.postgres import append_verbs, verbs
 from flowpg.postgres.calls import psycopg_sql
 
 EVENTS = 3
@@ -91,10 +91,10 @@ def _appends(dsn: str, batch: int, connections: int, seconds: float) -> float:
                 Append(run, _step(number), 1 + EVENTS * number, epoch)
                 for run, epoch in zip(ids, epochs, strict=True)
             ]
-            arguments.append(str(append_calls.append_many(appends).values[0]))
+            arguments.append(str(append_verbs.append_many(appends).values[0]))
         return arguments
 
-    statement = psycopg_sql(append_calls.append_many([]).function, SCHEMA)
+    statement = psycopg_sql(append_verbs.append_many([]).function, SCHEMA)
     rate = _calls(dsn, connections, seconds, batch, statement, prepare)
     with session(dsn) as connection:
         row = connection.execute(_STUCK).fetchone()

@@ -19,7 +19,7 @@ from benchmarks.harness.contestant import Contestant
 from benchmarks.harness.result import Result, Sample, rounded
 from benchmarks.harness.tables import call, fill, middle, old_snapshot, session, timed
 from flowpg.model.records import Append, RunLease
-from flowpg.postgres import append_calls, claim_calls
+from flowpg.postgres import append_verbs, claim_verbs
 
 LEASE = timedelta(minutes=10)
 RELEASE_AT_ONCE = 100
@@ -68,7 +68,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
 def claimed(connection: psycopg.Connection[Any], limit: int) -> list[RunLease]:
     """Claim up to ``limit`` runs."""
     found: list[RunLease] = call(
-        connection, claim_calls.claim_runs("default", limit, "bench", LEASE)
+        connection, claim_verbs.claim_runs("default", limit, "bench", LEASE)
     )
     return found
 
@@ -80,6 +80,6 @@ def release(connection: psycopg.Connection[Any], leases: Sequence[RunLease]) -> 
             Append(lease.run_id, (), epoch=lease.epoch, release=lease.wakes)
             for lease in leases[first : first + RELEASE_AT_ONCE]
         ]
-        results = call(connection, append_calls.append_many(appends))
+        results = call(connection, append_verbs.append_many(appends))
         if not all(result.released for result in results):
             raise RuntimeError("a lease was not released")

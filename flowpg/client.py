@@ -32,7 +32,7 @@ from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
 from flowpg.model.spec import WorkflowSpec
 from flowpg.postgres import reads, verbs
 from flowpg.postgres.calls import Call
-from flowpg.postgres.endings import EndNotices
+from flowpg.postgres.end_notices import EndNotices
 from flowpg.postgres.enlist import run_enlisted_sync
 from flowpg.postgres.errors import connection_refused
 from flowpg.postgres.pool import LEFT_BEHIND, connection_options

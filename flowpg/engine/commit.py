@@ -25,7 +25,7 @@ from flowpg.errors import (
 from flowpg.model import jsontext
 from flowpg.model.events import DEADLINE_FIELDS, HOOK_CREATED, FlowEventEnvelope, NewEvent
 from flowpg.model.records import Append, AppendOutcome, AppendResult, LoadedRun, RunLease
-from flowpg.postgres.append_calls import ensure_step_tasks, route_steps
+from flowpg.postgres.append_verbs import ensure_step_tasks, route_steps
 from flowpg.replay.plan import StepLaunch
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore

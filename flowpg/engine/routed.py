@@ -29,7 +29,7 @@ from flowpg.errors import (
 from flowpg.model.events import STEP_STARTED, NewEvent
 from flowpg.model.records import StepLease
 from flowpg.model.snapshot import StepSnapshot, StepStatus
-from flowpg.postgres.append_calls import event_text
+from flowpg.postgres.append_verbs import event_text
 from flowpg.postgres.step_verbs import StepCompletion, settle_step
 from flowpg.replay.outcomes import Failure, Outcome, settle
 from flowpg.replay.plan import following

@@ -25,8 +25,8 @@ from flowpg.errors import FlowError, StoreUnavailable
 from flowpg.model.arguments import MAX_PAGE
 from flowpg.model.records import Heartbeat, RunLease
 from flowpg.postgres import verbs
-from flowpg.postgres.returns import give_back_many
 from flowpg.postgres.session import DirectSession
+from flowpg.postgres.task_verbs import release_tasks
 
 logger = logging.getLogger("flowpg.fleet.heartbeat")
 
@@ -108,7 +108,7 @@ class HeartbeatThread:
         given = 0
         with self._calls:
             try:
-                held: list[bool] = self._session.run(give_back_many(at_once)) if at_once else []
+                held: list[bool] = self._session.run(release_tasks(at_once)) if at_once else []
             except FlowError as error:
                 logger.warning("leases run out by themselves: %s", error)
                 return given

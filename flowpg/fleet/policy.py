@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from flowpg.errors import InvalidArgument
-from flowpg.postgres.calls import interval_text
+from flowpg.postgres.calls import bool_text, interval_text
 
 _ZERO = timedelta(0)
 LATEST_WINS = frozenset({"resume_scheduled_run", "resume_due_waits", "resume_due_retries"})
@@ -78,7 +78,7 @@ class TaskPolicy:
             "timeout": _interval(self.timeout),
             "concurrency_key": self.concurrency_key,
             "max_stalled": str(self.max_stalled_count),
-            "keep": "true" if self.keep_completed else "false",
+            "keep": bool_text(self.keep_completed),
         }
 
 

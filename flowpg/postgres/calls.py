@@ -89,10 +89,21 @@ def utc_or_none(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment.astimezone(UTC)
 
 
-def array_text(values: Sequence[str]) -> str:
-    """Texts as PostgreSQL reads a text[]."""
+def bool_text(value: bool | None) -> str | None:
+    """A truth value as PostgreSQL reads a boolean; None stays None."""
+    return None if value is None else str(value).lower()
+
+
+def array_text(values: Sequence[str] | None) -> str | None:
+    """Texts as PostgreSQL reads a text[]; None stays None."""
+    if values is None:
+        return None
     escaped = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
     return "{" + ",".join(f'"{value}"' for value in escaped) + "}"
+
+
+def nothing(rows: Sequence[Row]) -> None:
+    """Reads the answer of a function that has nothing to say."""
 
 
 def _statement(function: Function, schema: str, arguments: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,13 +10,33 @@ from typing import Any
 from flowpg.model.arguments import check_queue
 from flowpg.model.ids import check_id
 from flowpg.model.records import RunLease
-from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text, utc
+from flowpg.postgres.calls import (
+    Call,
+    Function,
+    Row,
+    array_text,
+    bool_text,
+    interval_text,
+    nothing,
+    utc,
+)
+from flowpg.postgres.task_verbs import fences_text
 
 _BEAT = Function(
     "flow_worker_beat",
     (
-        *("text", "text", "text", "integer", "text[]", "text[]", "text[]", "integer", "integer"),
-        *("interval", "text[]", "boolean"),
+        "text",
+        "text",
+        "text",
+        "integer",
+        "text[]",
+        "text[]",
+        "text[]",
+        "integer",
+        "integer",
+        "interval",
+        "text[]",
+        "boolean",
     ),
 )
 _GONE = Function("flow_worker_gone", ("text",))
@@ -25,8 +44,19 @@ _LIVE = Function(
     "flow_live_workers",
     (),
     (
-        *("worker_id", "host", "pid", "queues", "runtime_build", "builds", "accepts_unpinned"),
-        *("workflows", "steps", "slots", "running", "started_at", "last_beat"),
+        "worker_id",
+        "host",
+        "pid",
+        "queues",
+        "runtime_build",
+        "builds",
+        "accepts_unpinned",
+        "workflows",
+        "steps",
+        "slots",
+        "running",
+        "started_at",
+        "last_beat",
     ),
 )
 _HINT = Function("flow_listen_hint", ("text[]", "interval"))
@@ -62,20 +92,20 @@ def worker_beat(row: WorkerRow, every: timedelta) -> Call[None]:
         row.host,
         str(row.pid),
         array_text(row.queues),
-        _array_or_none(row.workflows),
-        _array_or_none(row.steps),
+        array_text(row.workflows),
+        array_text(row.steps),
         str(row.slots),
         str(row.running),
         interval_text(every),
-        _array_or_none(row.builds),
-        "true" if row.accepts_unpinned else "false",
+        array_text(row.builds),
+        bool_text(row.accepts_unpinned),
     )
-    return Call(_BEAT, values, _nothing)
+    return Call(_BEAT, values, nothing)
 
 
 def worker_gone(worker_id: str) -> Call[None]:
     """Say that a worker ends in good order."""
-    return Call(_GONE, (worker_id,), _nothing)
+    return Call(_GONE, (worker_id,), nothing)
 
 
 def live_workers() -> Call[list[WorkerRow]]:
@@ -106,8 +136,17 @@ def channel() -> Call[str]:
     return Call(_CHANNEL, (), lambda rows: str(rows[0][0]))
 
 
-def _array_or_none(values: Sequence[str] | None) -> str | None:
-    return None if values is None else array_text(values)
+def release_strays(
+    queues: Sequence[str], owner: str, held: Sequence[RunLease]
+) -> Call[tuple[int, int]]:
+    """Give back the leases of runs that ``owner`` has in these queues, but those that are ``held``:
+    how many were given back, and how many could not be because their run is busy."""
+
+    def read(rows: Sequence[Row]) -> tuple[int, int]:
+        return rows[0][0], rows[0][1]
+
+    values = (array_text(queues), check_id(owner, "lease owner"), fences_text(held))
+    return Call(_STRAYS, values, read)
 
 
 def _members(row: Row) -> dict[str, Any]:
@@ -118,20 +157,3 @@ def _members(row: Row) -> dict[str, Any]:
     for name in ("started_at", "last_beat"):
         members[name] = utc(members[name])
     return members
-
-
-def _nothing(rows: Sequence[Row]) -> None:
-    return None
-
-
-def release_strays(
-    queues: Sequence[str], owner: str, held: Sequence[RunLease]
-) -> Call[tuple[int, int]]:
-    """Give back the leases of runs that ``owner`` has in these queues, but those that are ``held``:
-    how many were given back, and how many could not be because their run is busy."""
-
-    def read(rows: Sequence[Row]) -> tuple[int, int]:
-        return rows[0][0], rows[0][1]
-
-    kept = json.dumps([{"task_id": lease.task_id, "epoch": lease.epoch} for lease in held])
-    return Call(_STRAYS, (array_text(queues), check_id(owner, "lease owner"), kept), read)

@@ -23,7 +23,16 @@ from flowpg.model.inspection import (
 )
 from flowpg.model.records import LoadedRun
 from flowpg.model.snapshot import RunStatus
-from flowpg.postgres.calls import Call, Function, Row, array_text, time_text, utc, utc_or_none
+from flowpg.postgres.calls import (
+    Call,
+    Function,
+    Row,
+    array_text,
+    bool_text,
+    time_text,
+    utc,
+    utc_or_none,
+)
 
 STATUSES = {status.value: status for status in RunStatus}
 """The status of a run by its name in the database."""
@@ -162,7 +171,7 @@ def list_runs(
         None if status is None else RunStatus(status).value,
         None if workflow_name is None else check_id(workflow_name, "workflow name"),
         None if queue is None else check_id(queue, "queue name"),
-        None if blocked is None else str(blocked).lower(),
+        bool_text(blocked),
         None if after is None else time_text(after.created_at),
         None if after is None else after.run_id,
         str(check_limit(limit)),

@@ -1,4 +1,5 @@
-"""The calls of a step that works in a transaction of the database."""
+"""The calls about single attempts of steps: their completion in a transaction, their outcome as a
+task of another queue, and their heartbeats."""
 
 from __future__ import annotations
 

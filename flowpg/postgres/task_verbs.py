@@ -11,14 +11,34 @@ from typing import Any
 from flowpg.model import jsontext
 from flowpg.model.arguments import check_lease, check_limit, check_queue, check_queues
 from flowpg.model.ids import check_id
-from flowpg.model.records import Capabilities
-from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text, utc_or_none
+from flowpg.model.records import Capabilities, RunLease
+from flowpg.postgres.calls import (
+    Call,
+    Function,
+    Row,
+    array_text,
+    bool_text,
+    interval_text,
+    utc_or_none,
+)
 
 _ENQUEUE = Function(
     "flow_enqueue_task",
     (
-        *("text", "json", "text", "text", "smallint", "interval", "text", "interval", "integer"),
-        *("interval", "interval", "text", "integer", "boolean"),
+        "text",
+        "json",
+        "text",
+        "text",
+        "smallint",
+        "interval",
+        "text",
+        "interval",
+        "integer",
+        "interval",
+        "interval",
+        "text",
+        "integer",
+        "boolean",
     ),
     ("task_id", "enqueued"),
 )
@@ -94,9 +114,14 @@ def enqueue_task(
         run_id,
         str(priority),
         interval_text(delay),
-        *(options["dedupe_mode"], options["dedupe_ttl"], options["max_attempts"]),
-        *(options["retry_delay"], options["timeout"], options["concurrency_key"]),
-        *(options["max_stalled"], options["keep"]),
+        options["dedupe_mode"],
+        options["dedupe_ttl"],
+        options["max_attempts"],
+        options["retry_delay"],
+        options["timeout"],
+        options["concurrency_key"],
+        options["max_stalled"],
+        options["keep"],
     )
     return Call(_ENQUEUE, values, lambda rows: (int(rows[0][0]), bool(rows[0][1])), token)
 
@@ -110,13 +135,14 @@ def claim_tasks(
     kinds: Sequence[str],
 ) -> Call[list[TaskRow]]:
     """Take the leases of tasks of these kinds."""
-    check_id(owner, "lease owner")
     values = (
         array_text(check_queues(queues)),
-        *(str(check_limit(limit)), owner, interval_text(check_lease(lease))),
-        None if may.builds is None else array_text(may.builds),
-        "true" if may.accept_unpinned else "false",
-        None if may.workflows is None else array_text(may.workflows),
+        str(check_limit(limit)),
+        check_id(owner, "lease owner"),
+        interval_text(check_lease(lease)),
+        array_text(may.builds),
+        bool_text(may.accept_unpinned),
+        array_text(may.workflows),
         str(may.max_crashes),
         array_text(kinds),
     )
@@ -140,14 +166,20 @@ def complete_tasks(done: Sequence[TaskDone]) -> Call[list[str]]:
 
 def extend_tasks(rows: Sequence[TaskRow], lease: timedelta) -> Call[dict[int, bool]]:
     """Extend the leases of claimed tasks to ``lease`` from now; which of them are held still."""
-    values = (_held(rows), interval_text(check_lease(lease)))
+    values = (fences_text(rows), interval_text(check_lease(lease)))
     return Call(_BEAT, values, lambda found: {int(row[0]): bool(row[1]) for row in found})
 
 
-def release_tasks(rows: Sequence[TaskRow]) -> Call[int]:
-    """Give claimed tasks back unused; how many were held."""
-    values = (_held(rows), interval_text(timedelta(0)))
-    return Call(_RELEASE, values, lambda found: sum(bool(row[1]) for row in found))
+def release_tasks(held: Sequence[TaskRow | RunLease]) -> Call[list[bool]]:
+    """Give tasks, or the leases of runs, back with work left, claimable at once and without a mark
+    of the attempt; in order, whether each is given back. One that is not was lost, or its run is
+    busy: that is not waited for. Each names its task."""
+
+    def read(rows: Sequence[Row]) -> list[bool]:
+        released = {row[0]: row[1] for row in rows}
+        return [bool(released.get(item.task_id)) for item in held]
+
+    return Call(_RELEASE, (fences_text(held), interval_text(timedelta(0))), read)
 
 
 def build_usage() -> Call[list[RuntimeBuildUsage]]:
@@ -162,5 +194,6 @@ def build_usage() -> Call[list[RuntimeBuildUsage]]:
     return Call(_USAGE, (), read)
 
 
-def _held(rows: Sequence[TaskRow]) -> str:
-    return json.dumps([{"task_id": row.task_id, "epoch": row.epoch} for row in rows])
+def fences_text(held: Sequence[TaskRow | RunLease]) -> str:
+    """The tasks that somebody says he holds, each with its fence, as the functions take them."""
+    return json.dumps([{"task_id": item.task_id, "epoch": item.epoch} for item in held])

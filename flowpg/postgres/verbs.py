@@ -23,10 +23,7 @@ from flowpg.model.arguments import (
     check_text,
     check_time,
 )
-from flowpg.model.events import (
-    FlowEventEnvelope,
-    deadline_of,
-)
+from flowpg.model.events import FlowEventEnvelope, deadline_of
 from flowpg.model.ids import check_id, check_run_id, check_token
 from flowpg.model.inspection import ScheduledWakeup, WakeupKind
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
@@ -38,7 +35,7 @@ from flowpg.model.records import (
     StartResult,
     VerbResult,
 )
-from flowpg.postgres.calls import Call, Function, Row, interval_text, time_text, utc
+from flowpg.postgres.calls import Call, Function, Row, interval_text, nothing, time_text, utc
 
 R = TypeVar("R")
 
@@ -90,7 +87,6 @@ def start(request: StartRequest) -> Call[VerbResult]:
 
 def start_many(requests: Sequence[StartRequest]) -> Call[list[StartResult]]:
     """Create many runs, each on its own merits."""
-
     check_batch(requests)
     specs: dict[int, str] = {}
 
@@ -188,7 +184,7 @@ def link_child_operation(run_id: str, child: ChildOperationReference) -> Call[Ve
 
 def wake_run(run_id: str) -> Call[None]:
     """Enqueue the run to be driven."""
-    return Call(_WAKE_RUN, (check_run_id(run_id),), _nothing)
+    return Call(_WAKE_RUN, (check_run_id(run_id),), nothing)
 
 
 def acquire_run(run_id: str, owner: str, lease: timedelta) -> Call[RunLease | None]:
@@ -239,7 +235,7 @@ def enqueue_due(as_of: datetime | None, limit: int) -> Call[list[ScheduledWakeup
 def import_history(run_id: str, history: Sequence[FlowEventEnvelope], queue: str) -> Call[None]:
     """Store a complete history of a new run."""
     events = "[" + ",".join(map(_stored_json, history)) + "]"
-    return Call(_IMPORT, (check_run_id(run_id), events, queue), _nothing)
+    return Call(_IMPORT, (check_run_id(run_id), events, queue), nothing)
 
 
 def _stored_json(event: FlowEventEnvelope) -> str:
@@ -273,10 +269,6 @@ def _verb(rows: Sequence[Row]) -> VerbResult:
 
 def _bool(rows: Sequence[Row]) -> bool:
     return bool(rows[0][0])
-
-
-def _nothing(rows: Sequence[Row]) -> None:
-    return None
 
 
 def _ordinal(row: Row) -> int:

@@ -28,15 +28,16 @@ from flowpg.model.records import (
     StepHeartbeat,
     VerbResult,
 )
-from flowpg.postgres import append_calls, claim_calls, step_verbs, verbs
+from flowpg.postgres import append_verbs, claim_verbs, step_verbs, verbs
 from flowpg.postgres.calls import Call
-from flowpg.postgres.endings import EndNotices
+from flowpg.postgres.end_notices import EndNotices
 from flowpg.postgres.group_commit import GroupCommit
+from flowpg.postgres.lease_returns import LeaseReturns
 from flowpg.postgres.pool import AsyncPool
-from flowpg.postgres.returns import Returns, give_back_many
 from flowpg.postgres.schema_check import verify_async
 from flowpg.postgres.session import DirectSession
 from flowpg.postgres.step_sessions import StepSessions
+from flowpg.postgres.task_verbs import release_tasks
 from flowpg.store.imports import check_history
 from flowpg.store.postgres_reads import PostgresReads
 from flowpg.store.protocol import Enlisted
@@ -57,8 +58,8 @@ class PostgresEventStore(PostgresReads):
         self._direct_dsn = direct_dsn or pool.dsn
         self._ends: EndNotices | None = None
         self._appends = GroupCommit(self._send)
-        self._returns = Returns(
-            lambda leases: self._pool.run(give_back_many(leases)),
+        self._returns = LeaseReturns(
+            lambda leases: self._pool.run(release_tasks(leases)),
             lambda lease: self._pool.run(verbs.give_back(lease, timedelta(0), None)),
         )
 
@@ -144,16 +145,16 @@ class PostgresEventStore(PostgresReads):
         await self._pool.notify(channel, payload)
 
     async def _send(self, appends: Sequence[Append]) -> list[AppendResult]:
-        return await self._pool.run(append_calls.append_many(appends))
+        return await self._pool.run(append_verbs.append_many(appends))
 
     async def append(self, append: Append) -> AppendResult:
         """Store the events of one run, sharing a call with other appends of this process."""
-        append.text = append_calls.append_text(append)
+        append.text = append_verbs.append_text(append)
         return await self._appends.append(append)
 
     async def append_many(self, appends: Sequence[Append]) -> list[AppendResult]:
         """Store the events of many runs in one transaction, each on its own merits, in order."""
-        return await self._run(append_calls.append_many(appends)) if appends else []
+        return await self._run(append_verbs.append_many(appends)) if appends else []
 
     async def start(self, request: StartRequest, *, connection: Enlisted = None) -> VerbResult:
         """Create a run, or recognise it."""
@@ -265,7 +266,7 @@ class PostgresEventStore(PostgresReads):
         due: bool = False,
     ) -> list[RunLease]:
         """Leases of runs that have work to do."""
-        call = claim_calls.claim_runs(queues, limit, owner, lease, capabilities, due=due)
+        call = claim_verbs.claim_runs(queues, limit, owner, lease, capabilities, due=due)
         return await self._run(call)
 
     async def heartbeat(self, leases: Sequence[RunLease], lease: timedelta) -> list[Heartbeat]:

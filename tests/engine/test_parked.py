@@ -12,7 +12,7 @@ from flowpg.fleet.worker import FlowWorker
 from flowpg.model.commands import Decision
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
-from flowpg.postgres import claim_calls
+from flowpg.postgres import claim_verbs
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import StepInvocation
 from tests.engine.support import MINUTE, SPEC, EngineStore, Script, echo, wrapping
@@ -63,7 +63,7 @@ async def engine_with(store: EngineStore, places: int, counting: Counting) -> Fl
 async def test_how_many_runs_are_kept_changes_nothing_but_what_is_read(
     engine_store: EngineStore, places: int, short: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_calls, "SHORT_HISTORY", short)
+    monkeypatch.setattr(claim_verbs, "SHORT_HISTORY", short)
     if engine_store.name == "memory":
         short = 0  # that store reads nothing with a claim
     counting = Counting()

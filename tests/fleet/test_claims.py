@@ -15,7 +15,7 @@ from flowpg.fleet.pacing import Pace
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.records import RunLease
 from flowpg.model.snapshot import RunStatus
-from flowpg.postgres import claim_calls
+from flowpg.postgres import claim_verbs
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
 from tests.engine.support import (
@@ -238,7 +238,7 @@ async def test_what_is_claimed_while_the_worker_is_told_to_stop_is_given_back_at
 async def test_one_run_that_cannot_be_read_strands_none_of_those_claimed_with_it(
     engine_store: EngineStore, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_calls, "SHORT_HISTORY", 0)  # none comes with the claim
+    monkeypatch.setattr(claim_verbs, "SHORT_HISTORY", 0)  # none comes with the claim
     poisoned = ""
 
     async def fail(name: str, args: Any) -> None:

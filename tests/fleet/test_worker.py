@@ -17,7 +17,7 @@ from flowpg.fleet.worker import FlowWorker
 from flowpg.model.commands import Decision
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
-from flowpg.postgres import claim_calls
+from flowpg.postgres import claim_verbs
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import StepInvocation
 from tests.engine.support import (
@@ -245,7 +245,7 @@ async def test_a_worker_ends_when_the_database_refuses_it(engine_store: EngineSt
 async def test_a_claim_whose_histories_cannot_be_read_together_is_driven_all_the_same(
     engine_store: EngineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_calls, "SHORT_HISTORY", 0)  # none comes with the claim
+    monkeypatch.setattr(claim_verbs, "SHORT_HISTORY", 0)  # none comes with the claim
     failed = 0
 
     async def fail(name: str, args: Any) -> None:

@@ -31,7 +31,7 @@ from flowpg.model.events import NewEvent
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import Append, StartOutcome
 from flowpg.model.snapshot import RunStatus
-from flowpg.postgres import append_calls
+from flowpg.postgres import append_verbs
 from flowpg.postgres.enlist import run_enlisted_sync
 from tests.store.support import MINUTE, SPEC, request
 from tests.waiting import until
@@ -51,7 +51,7 @@ def connection(direct_dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 def append(connection: psycopg.Connection[Any], *new: NewEvent, run_id: str = "r") -> None:
     """What a worker would do."""
-    call = append_calls.append_many([Append(run_id, list(new))])
+    call = append_verbs.append_many([Append(run_id, list(new))])
     (result,) = run_enlisted_sync(connection, call, "flowpg")
     assert result.appended
 

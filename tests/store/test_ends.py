@@ -14,7 +14,7 @@ from psycopg_pool import ConnectionPool
 from flowpg.client import FlowClient
 from flowpg.errors import RunNotFound
 from flowpg.model.snapshot import RunStatus
-from flowpg.postgres.endings import EndNotices
+from flowpg.postgres.end_notices import EndNotices
 from flowpg.postgres.waits import Look, Pause, waiting
 from tests.proxy import Proxy
 from tests.store.support import SPEC
@@ -215,7 +215,7 @@ def _never_comes(*_: object) -> None:
 def test_a_listener_whose_connection_broke_is_replaced_and_told_of_the_end_again(
     direct_dsn: str, waiter: Callable[..., Future[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowpg.postgres.endings._TRY_AGAIN", 0.05)
+    monkeypatch.setattr("flowpg.postgres.end_notices._TRY_AGAIN", 0.05)
     with Proxy(direct_dsn) as proxy, FlowClient(direct_dsn, direct_dsn=proxy.dsn) as client:
         run_id = client.start(SPEC).run_id
         waited = waiter(client.wait, run_id)
@@ -232,7 +232,7 @@ def test_a_listener_whose_connection_broke_is_replaced_and_told_of_the_end_again
 def test_the_thread_ends_when_nobody_waits_and_another_begins_when_somebody_does(
     direct_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowpg.postgres.endings._UNUSED", 0.05)
+    monkeypatch.setattr("flowpg.postgres.end_notices._UNUSED", 0.05)
     notices = EndNotices(direct_dsn, "flowpg")
     for _ in range(2):
         came = threading.Event()

@@ -24,7 +24,7 @@ from flowpg.postgres.pool import LEFT_BEHIND, connection_options
 from flowpg.postgres.session import break_connection
 from flowpg.postgres.waits import ended_channel
 
-logger = logging.getLogger("flowpg.postgres.endings")
+logger = logging.getLogger("flowpg.postgres.end_notices")
 
 _PROBE_TIMEOUT = 2.0
 _UNUSED = 30.0

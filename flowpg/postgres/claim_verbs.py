@@ -9,7 +9,7 @@ from flowpg.errors import SerializationError
 from flowpg.model.arguments import check_lease, check_limit, check_queues
 from flowpg.model.ids import check_id
 from flowpg.model.records import Capabilities, LoadedRun, RunLease
-from flowpg.postgres.calls import Call, Function, Row, array_text, interval_text
+from flowpg.postgres.calls import Call, Function, Row, array_text, bool_text, interval_text
 from flowpg.postgres.reads import STATUSES, history_of
 
 SHORT_HISTORY = 8
@@ -19,12 +19,28 @@ for a timer or an answer is known up to its news."""
 _CLAIM_RUNS = Function(
     "flow_claim_runs",
     (
-        *("text[]", "integer", "text", "interval", "text[]", "boolean", "text[]", "integer"),
-        *("bigint", "boolean"),
+        "text[]",
+        "integer",
+        "text",
+        "interval",
+        "text[]",
+        "boolean",
+        "text[]",
+        "integer",
+        "bigint",
+        "boolean",
     ),
     (
-        *("run_id", "epoch", "wakes", "head_sequence", "db_now", "task_id", "attempts"),
-        *("status", "events", "previous_owner"),
+        "run_id",
+        "epoch",
+        "wakes",
+        "head_sequence",
+        "db_now",
+        "task_id",
+        "attempts",
+        "status",
+        "events",
+        "previous_owner",
     ),
 )
 
@@ -39,15 +55,18 @@ def claim_runs(
     due: bool = False,
 ) -> Call[list[RunLease]]:
     """Take the leases of runs that have work to do, after making work of what is ``due``."""
-    check_id(owner, "lease owner")
     may = capabilities or Capabilities()
     values = (
         array_text(check_queues(queues)),
-        *(str(check_limit(limit)), owner, interval_text(check_lease(lease))),
-        None if may.builds is None else array_text(may.builds),
-        "true" if may.accept_unpinned else "false",
-        None if may.workflows is None else array_text(may.workflows),
-        *(str(may.max_crashes), str(SHORT_HISTORY), "true" if due else "false"),
+        str(check_limit(limit)),
+        check_id(owner, "lease owner"),
+        interval_text(check_lease(lease)),
+        array_text(may.builds),
+        bool_text(may.accept_unpinned),
+        array_text(may.workflows),
+        str(may.max_crashes),
+        str(SHORT_HISTORY),
+        bool_text(due),
     )
     return Call(_CLAIM_RUNS, values, _leases)
 

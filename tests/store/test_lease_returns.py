@@ -10,7 +10,7 @@ import psycopg
 from flowpg.errors import StoreUnavailable
 from flowpg.model.records import RunLease
 from flowpg.postgres.fleet_verbs import release_strays
-from flowpg.postgres.returns import Returns
+from flowpg.postgres.lease_returns import LeaseReturns
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
 from tests.store.support import MINUTE, request
@@ -67,7 +67,7 @@ async def test_what_is_given_back_in_one_moment_is_one_call_and_what_comes_meanw
     None
 ):
     server = _Server(busy=["b"])
-    returns = Returns(server.send, server.send_one)
+    returns = LeaseReturns(server.send, server.send_one)
     first = [asyncio.ensure_future(returns.give_back(_lease(name))) for name in "abc"]
     await server.called.wait()
     second = [asyncio.ensure_future(returns.give_back(_lease(name))) for name in "de"]
@@ -78,7 +78,7 @@ async def test_what_is_given_back_in_one_moment_is_one_call_and_what_comes_meanw
 
 async def test_a_call_that_fails_tells_each_of_its_members_and_not_the_next() -> None:
     server = _Server()
-    returns = Returns(server.send, server.send_one)
+    returns = LeaseReturns(server.send, server.send_one)
     server.error = StoreUnavailable("away")
     answers = await asyncio.gather(
         *(returns.give_back(_lease(name)) for name in "ab"), return_exceptions=True

@@ -11,7 +11,7 @@ from flowpg.model import events
 from flowpg.model.arguments import check_append
 from flowpg.model.events import NewEvent, subject_of
 from flowpg.model.records import Append, AppendOutcome
-from flowpg.postgres.append_calls import append_many, append_text
+from flowpg.postgres.append_verbs import append_many, append_text
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 

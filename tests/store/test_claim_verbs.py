@@ -7,7 +7,7 @@ from flowpg.engine.parked import ParkedRuns, load_claimed
 from flowpg.engine.tip import RunTip
 from flowpg.model import events
 from flowpg.model.records import Append, LoadedRun, RunLease
-from flowpg.postgres import claim_calls
+from flowpg.postgres import claim_verbs
 from flowpg.store.postgres import PostgresEventStore
 from tests.store.support import MINUTE, request, running, step
 
@@ -20,7 +20,7 @@ async def test_short_histories_come_with_the_claim_and_long_ones_do_not(
     postgres_store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = postgres_store
-    monkeypatch.setattr(claim_calls, "SHORT_HISTORY", 4)
+    monkeypatch.setattr(claim_verbs, "SHORT_HISTORY", 4)
     await store.start(request("new", {"a": [1, "ü"]}))
     await running(store, *step("s"), run_id="short")
     await running(store, *step("s"), events.step_completed("s", None), run_id="long")
@@ -55,7 +55,7 @@ async def test_what_came_with_the_claim_is_not_read_again(
         return await read(run_ids, after)
 
     monkeypatch.setattr(store, "load_runs", load_runs)
-    monkeypatch.setattr(claim_calls, "SHORT_HISTORY", 3)
+    monkeypatch.setattr(claim_verbs, "SHORT_HISTORY", 3)
     for run_id in ("new", "parked", "ahead"):
         await store.start(request(run_id))
     await running(store, *step("s"), run_id="long")

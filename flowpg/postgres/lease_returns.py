@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 
 from flowpg.model.arguments import MAX_PAGE
 from flowpg.model.records import RunLease
-from flowpg.postgres.calls import Call, Function, Row, interval_text
-
-_RELEASE = Function("flow_release_tasks", ("json", "interval"), ("task_id", "released"))
 
 _Send = Callable[[Sequence[RunLease]], Awaitable[list[bool]]]
 _Waiting = list[tuple[RunLease, "asyncio.Future[bool]"]]
 
 
-def give_back_many(leases: Sequence[RunLease]) -> Call[list[bool]]:
-    """Give leases up with work left, claimable at once and without a mark of the attempt; in order,
-    whether each is given back. One that is not was lost, or its run is busy: that is not waited
-    for. Each names its task."""
-    held = json.dumps([{"task_id": lease.task_id, "epoch": lease.epoch} for lease in leases])
-
-    def read(rows: Sequence[Row]) -> list[bool]:
-        given = {row[0]: row[1] for row in rows}
-        return [bool(given.get(lease.task_id)) for lease in leases]
-
-    return Call(_RELEASE, (held, interval_text(timedelta(0))), read)
-
-
-class Returns:
+class LeaseReturns:
     """Collects leases and hands them to ``send``: all that are given back while the event loop runs
     what is ready, and then all that came during the call. A call that fails fails its own members.
     A lease that could not be given back in company goes to ``send_one``, which waits for its run.

@@ -32,7 +32,7 @@ from flowpg.model.events import (
 )
 from flowpg.model.ids import check_id
 from flowpg.model.records import Append, AppendOutcome, AppendResult
-from flowpg.postgres.calls import Call, Function, Row, time_text, utc
+from flowpg.postgres.calls import Call, Function, Row, nothing, time_text, utc
 from flowpg.replay.plan import StepLaunch
 
 _APPEND_BATCH = Function(
@@ -85,7 +85,7 @@ def route_steps(append: Append, steps: Sequence[StepLaunch]) -> Call[list[Append
 
 def ensure_step_tasks(run_id: str, steps: Sequence[StepLaunch]) -> Call[None]:
     """Make the tasks of attempts that began before, where one is missing."""
-    return Call(_ENSURE, (run_id, _routed_text(steps)), lambda rows: None)
+    return Call(_ENSURE, (run_id, _routed_text(steps)), nothing)
 
 
 def _routed_text(steps: Sequence[StepLaunch]) -> str:
