@@ -96,7 +96,6 @@ from flowpg.fleet.builds import (
 from flowpg.fleet.liveness import Liveness
 from flowpg.fleet.policy import TaskDeduplication, TaskPolicy
 from flowpg.fleet.scheduler import FlowScheduler, FlowSchedulerTick
-from flowpg.fleet.services import Surroundings
 from flowpg.fleet.task_worker import FlowTaskWorker
 from flowpg.fleet.tasks import FlowTask, FlowTaskOutcome, FlowTaskQueue
 from flowpg.fleet.worker import FlowWorker
@@ -241,7 +240,6 @@ __all__ = [
     "StepTimeouts",
     "StoreError",
     "StoreUnavailable",
-    "Surroundings",
     "SuspensionKind",
     "SyncStep",
     "TaskDeduplication",

@@ -27,7 +27,6 @@ from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import InvalidArgument
 from flowpg.fleet.liveness import served
 from flowpg.fleet.processes import WorkerProcesses, child_number, child_serves
-from flowpg.fleet.services import Surroundings
 from flowpg.fleet.shutdown import Shutdown
 from flowpg.fleet.worker import FlowWorker
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
@@ -159,14 +158,12 @@ def worker(
                     grace=timedelta(seconds=grace),
                     poll=timedelta(seconds=poll),
                     max_crashes=max_crashes,
-                    surroundings=Surroundings(
-                        listen=listen,
-                        direct_dsn=direct_dsn,
-                        max_wedged=timedelta(seconds=max_wedged),
-                        schedule=schedule,
-                        tasks=tasks,
-                        exits=True,
-                    ),
+                    schedule=schedule,
+                    tasks=tasks,
+                    listen=listen,
+                    direct_dsn=direct_dsn,
+                    max_wedged=timedelta(seconds=max_wedged),
+                    exits=True,
                 )
                 port = None if health_port is None else health_port + (number or 0)
                 return await run_until_signalled(flow_worker, port)

@@ -18,15 +18,15 @@ from flowpg.store.protocol import FlowEventStore
 
 logger = logging.getLogger("flowpg.engine.lease")
 
-Listener = Callable[[Heartbeat], None]
+OnHeartbeat = Callable[[Heartbeat], None]
 
 
 class Keeper(Protocol):
     """Whoever keeps the leases of an engine's drives."""
 
-    def hold(self, lease: RunLease, listener: Listener) -> None:
-        """Keep this lease until it is dropped; ``listener`` gets each heartbeat's answer, in the
-        event loop of the drive."""
+    def hold(self, lease: RunLease, on_heartbeat: OnHeartbeat) -> None:
+        """Keep this lease until it is dropped; ``on_heartbeat`` gets the answer of each heartbeat,
+        in the event loop of the drive."""
         ...
 
     def drop(self, lease: RunLease) -> None:
@@ -45,12 +45,12 @@ class LeaseKeeper:
         self._store = store
         self._lease = lease
         self._interval = interval.total_seconds()
-        self._held: dict[tuple[str, int], tuple[RunLease, Listener]] = {}
+        self._held: dict[tuple[str, int], tuple[RunLease, OnHeartbeat]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def hold(self, lease: RunLease, listener: Listener) -> None:
-        """Keep this lease until it is dropped; ``listener`` gets each heartbeat's answer."""
-        self._held[lease.run_id, lease.epoch] = (lease, listener)
+    def hold(self, lease: RunLease, on_heartbeat: OnHeartbeat) -> None:
+        """Keep this lease until it is dropped; ``on_heartbeat`` gets each heartbeat's answer."""
+        self._held[lease.run_id, lease.epoch] = (lease, on_heartbeat)
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._beat_while_held())
 
@@ -65,10 +65,10 @@ class LeaseKeeper:
             return
         answers = await self._store.heartbeat([lease for lease, _ in asked.values()], self._lease)
         for answer in answers:
-            lease, listener = asked[answer.run_id]
+            lease, on_heartbeat = asked[answer.run_id]
             # Dropped while the call was on its way: its answer says nothing any more.
             if (lease.run_id, lease.epoch) in self._held:
-                listener(answer)
+                on_heartbeat(answer)
 
     async def close(self) -> None:
         """Stop the task. Leases still held run out by themselves."""

@@ -10,9 +10,9 @@ from time import monotonic
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.engine.tip import RunTip
 from flowpg.errors import StoreError, StoreUnavailable
-from flowpg.fleet.registry import known
 from flowpg.fleet.strays import Strays
 from flowpg.model.records import Capabilities, LoadedRun, RunLease
+from flowpg.replay.runtime import known
 
 logger = logging.getLogger("flowpg.fleet.worker")
 
@@ -43,6 +43,7 @@ class Claims:
         engine: FlowEngine,
         queues: Sequence[str],
         max_crashes: int,
+        *,
         schedule: bool,
         begin: Begin,
         held: Callable[[], Sequence[RunLease]],

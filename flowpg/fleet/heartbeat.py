@@ -20,7 +20,7 @@ from time import monotonic
 from flowpg.authoring.errors import TurnTooLong
 from flowpg.authoring.watchdog import open_turns
 from flowpg.engine.errortext import blocked_delay, blocked_reason
-from flowpg.engine.lease import Listener
+from flowpg.engine.lease import OnHeartbeat
 from flowpg.errors import FlowError, StoreUnavailable
 from flowpg.model.arguments import MAX_PAGE
 from flowpg.model.records import Heartbeat, RunLease
@@ -33,7 +33,8 @@ logger = logging.getLogger("flowpg.fleet.heartbeat")
 _STUCK = 70
 """The exit code of a process that ends because workflow code blocks it."""
 
-_RESTS = 6
+_LONGEST_REST = 6
+"""As `blocked_delay` counts: the code that blocked this process would block the next one."""
 
 _REPORT_AFTER = 5.0
 """Seconds that the event loop may be silent before its stack is logged."""
@@ -63,7 +64,7 @@ class HeartbeatThread:
         self._exits = exits
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._held: dict[tuple[str, int], tuple[RunLease, Listener]] = {}
+        self._held: dict[tuple[str, int], tuple[RunLease, OnHeartbeat]] = {}
         self._lock = threading.Lock()
         self._calls = threading.Lock()
         self._stop = threading.Event()
@@ -73,11 +74,11 @@ class HeartbeatThread:
         self._reported = False
         self._given_up = False
 
-    def hold(self, lease: RunLease, listener: Listener) -> None:
-        """Keep this lease until it is dropped; ``listener`` gets each heartbeat's answer, in the
-        event loop."""
+    def hold(self, lease: RunLease, on_heartbeat: OnHeartbeat) -> None:
+        """Keep this lease until it is dropped; ``on_heartbeat`` gets the answer of each heartbeat,
+        in the event loop."""
         with self._lock:
-            self._held[lease.run_id, lease.epoch] = (lease, listener)
+            self._held[lease.run_id, lease.epoch] = (lease, on_heartbeat)
         if self._thread is None:
             self._answered = monotonic()
             self._thread = threading.Thread(target=self._work, name="flowpg-beat", daemon=True)
@@ -120,7 +121,7 @@ class HeartbeatThread:
                 try:
                     delay, reason = timedelta(0), None
                     if stuck is not None and stuck.run_id == lease.run_id:
-                        delay, reason = blocked_delay(_RESTS), blocked_reason(stuck)
+                        delay, reason = blocked_delay(_LONGEST_REST), blocked_reason(stuck)
                     given += self._session.run(verbs.give_back(lease, delay, reason))
                 except StoreUnavailable as error:
                     logger.warning("leases run out by themselves: %s", error)
@@ -200,12 +201,12 @@ class HeartbeatThread:
             self._loop.call_soon_threadsafe(self._tell, asked, answers)
 
     def _tell(
-        self, asked: Sequence[tuple[RunLease, Listener]], answers: Sequence[Heartbeat]
+        self, asked: Sequence[tuple[RunLease, OnHeartbeat]], answers: Sequence[Heartbeat]
     ) -> None:
-        for (lease, listener), answer in zip(asked, answers, strict=True):
+        for (lease, on_heartbeat), answer in zip(asked, answers, strict=True):
             # Dropped while the call was on its way: its answer says nothing any more.
             if (lease.run_id, lease.epoch) in self._held:
-                listener(answer)
+                on_heartbeat(answer)
 
 
 def _stack_of(thread: int) -> str:

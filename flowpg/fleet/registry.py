@@ -16,7 +16,7 @@ from datetime import timedelta
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import FlowError, StoreUnavailable
 from flowpg.postgres.fleet_verbs import WorkerRow, worker_beat, worker_gone
-from flowpg.replay.runtime import known as known
+from flowpg.replay.runtime import known
 from flowpg.store.postgres import PostgresEventStore
 
 logger = logging.getLogger("flowpg.fleet.registry")

@@ -31,19 +31,15 @@ _HINT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What is to be chosen about them. ``direct_dsn`` leads to the server past any pooler (default:
-    the store's own DSN). ``tasks``: carry out tasks of the queue too; ``schedule``: make work of
-    what is due, which otherwise schedulers must do. ``exits``: end the process if workflow code has
-    blocked it for ``max_wedged``, as is right for one that is nothing but a worker."""
+class ServiceOptions:
+    """Which of them run, and how; see ``FlowWorker``."""
 
-    listen: bool = True
-    direct_dsn: str | None = None
-    register: bool = True
-    tasks: bool = True
-    schedule: bool = True
-    max_wedged: timedelta = timedelta(minutes=10)
-    exits: bool = False
+    listen: bool
+    direct_dsn: str | None
+    register: bool
+    tasks: bool
+    max_wedged: timedelta
+    exits: bool
 
 
 class WorkerServices:
@@ -61,20 +57,18 @@ class WorkerServices:
         on_news: Callable[[], None],
         on_step: Callable[[], None],
         max_crashes: int,
-        choices: Surroundings,
+        options: ServiceOptions,
     ) -> None:
         self._store = store
         self._queues = queues
         self._on_news = on_news
-        self._choices = choices
+        self._options = options
         self._hinted_until = 0.0  # until then the hint is not to be given again
         self._resting = False  # and it was not taken down yet
         self._notified = True  # no queue was switched off
-        options = engine.options
-        session = store.session(timeout=max(1.0, options.lease.total_seconds() / 3))
-        self.beats = HeartbeatThread(
-            session, options.lease, options.beat, choices.max_wedged, exits=choices.exits
-        )
+        lease, beat = engine.options.lease, engine.options.beat
+        session = store.session(timeout=max(1.0, lease.total_seconds() / 3))
+        self.beats = HeartbeatThread(session, lease, beat, options.max_wedged, exits=options.exits)
         engine.keep_leases_with(self.beats)
         self._registry = Registry(engine, store, queues, slots, running, alive)
         self._listener: Listener | None = None
@@ -82,28 +76,28 @@ class WorkerServices:
             engine,
             queues,
             limit=slots,
-            poll=_TASKS_POLL if choices.listen else _TASKS_POLL_UNTOLD,
+            poll=_TASKS_POLL if options.listen else _TASKS_POLL_UNTOLD,
             max_crashes=max_crashes,
             busy=lambda: running() > 0,
             on_step=on_step,
         )
         self._tasks_later: asyncio.TimerHandle | None = None  # they will be looked for then
-        self._clean_up = options.cancel_grace.total_seconds()
+        self._clean_up = engine.options.cancel_grace.total_seconds()
         self._working: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start what was chosen. Without an answer to what the channel is, nothing is listened to
         until the next call."""
-        if self._choices.register:
+        if self._options.register:
             self._registry.start()
-        if self._choices.tasks and self._working is None:
+        if self._options.tasks and self._working is None:
             self._working = asyncio.ensure_future(self._carry_out_tasks())
-        if self._choices.listen and self._listener is None:
+        if self._options.listen and self._listener is None:
             try:
                 name = await self._store.call(channel())
             except FlowError:
                 return
-            dsn = self._choices.direct_dsn or self._store.dsn
+            dsn = self._options.direct_dsn or self._store.dsn
             queues = frozenset(self._queues)
             self._listener = Listener(dsn, name, queues, self._heard, self._store.notify)
             self._listener.start()
@@ -140,6 +134,13 @@ class WorkerServices:
         """After how many seconds the hint is to be tried again; for ever long if it was taken."""
         return max(0.0, self._hinted_until - monotonic()) if self._resting else math.inf
 
+    def look_at_tasks(self) -> None:
+        """There is news, and no run was meant."""
+        if self._tasks_later is not None:
+            self._tasks_later.cancel()
+            self._tasks_later = None
+            self._tasks.look()
+
     def drain(self) -> None:
         """Take no more tasks; what is at work goes on."""
         self._tasks.stop()
@@ -173,13 +174,6 @@ class WorkerServices:
         if self._tasks_later is None:
             loop = asyncio.get_running_loop()
             self._tasks_later = loop.call_later(_TASKS_LATER, self.look_at_tasks)
-
-    def look_at_tasks(self) -> None:
-        """There is news, and no run was meant."""
-        if self._tasks_later is not None:
-            self._tasks_later.cancel()
-            self._tasks_later = None
-            self._tasks.look()
 
     async def _carry_out_tasks(self) -> None:
         try:

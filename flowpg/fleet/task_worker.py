@@ -16,7 +16,6 @@ from datetime import timedelta
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import FlowError, InvalidArgument, StoreError, StoreUnavailable
 from flowpg.fleet.pacing import Pace
-from flowpg.fleet.registry import known
 from flowpg.fleet.step_tasks import RUN_STEP, StepTasks, capabilities
 from flowpg.fleet.tasks import VERB_KINDS, FlowTaskOutcome, carry_out, read_task, retryable
 from flowpg.model.arguments import check_limit, check_queues
@@ -29,6 +28,7 @@ from flowpg.postgres.task_verbs import (
     extend_tasks,
     release_tasks,
 )
+from flowpg.replay.runtime import known
 from flowpg.store.postgres import PostgresEventStore
 
 logger = logging.getLogger("flowpg.fleet.tasks")
@@ -139,7 +139,7 @@ class FlowTaskWorker:
             self._max_crashes,
         )
         rows = await self._store.call(
-            claim_tasks(*(self._queues, limit, self._engine.owner, options.lease, may, kinds))
+            claim_tasks(self._queues, limit, self._engine.owner, options.lease, may, kinds)
         )
         claimed = len(rows)
         for row in rows:

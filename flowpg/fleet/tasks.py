@@ -132,8 +132,14 @@ FlowTask = Annotated[AnyTask, Field(discriminator="type")]
 """Any task; its ``type`` says which."""
 
 VERB_KINDS = (
-    *("resume_wait", "resume_hook", "resume_hook_by_token", "dispose_hook"),
-    *("dispose_hook_by_token", "resume_scheduled_run", "resume_due_waits", "resume_due_retries"),
+    "resume_wait",
+    "resume_hook",
+    "resume_hook_by_token",
+    "dispose_hook",
+    "dispose_hook_by_token",
+    "resume_scheduled_run",
+    "resume_due_waits",
+    "resume_due_retries",
 )
 """All kinds but ``drive_run``, which is what workers of runs claim."""
 
@@ -256,8 +262,14 @@ class FlowTaskQueue:
         A drive task goes to the queue of its run. Raises RunNotFound, InvalidArgument,
         StoreError."""
         call = enqueue_task(
-            *(task.type, task.target_run_id, task.carried(), self.queue, priority),
-            *(max(delay, timedelta(0)), self.policy.options(task.type), task.token_inside),
+            task.type,
+            task.target_run_id,
+            task.carried(),
+            self.queue,
+            priority,
+            max(delay, timedelta(0)),
+            self.policy.options(task.type),
+            task.token_inside,
         )
         if connection is None:
             task_id, enqueued = await self._store.call(call)
@@ -272,6 +284,11 @@ def retryable(error: BaseException) -> bool:
 
 
 _FOR_GOOD = (
-    *(InvalidArgument, InvalidRunId, RunNotFound, RunTerminal, HookConflict),
-    *(PayloadTooLarge, SerializationError),
+    InvalidArgument,
+    InvalidRunId,
+    RunNotFound,
+    RunTerminal,
+    HookConflict,
+    PayloadTooLarge,
+    SerializationError,
 )

@@ -22,7 +22,7 @@ from flowpg.fleet.claims import Claims, Due
 from flowpg.fleet.collector import calm_collector
 from flowpg.fleet.liveness import Liveness
 from flowpg.fleet.pacing import Pace
-from flowpg.fleet.services import Surroundings, WorkerServices
+from flowpg.fleet.services import ServiceOptions, WorkerServices
 from flowpg.model.arguments import MAX_PAGE, check_queues
 from flowpg.model.records import LoadedRun, RunLease
 from flowpg.model.snapshot import WorkflowRunSnapshot
@@ -33,8 +33,6 @@ logger = logging.getLogger("flowpg.fleet.worker")
 _BUSY_PAUSE = 0.05
 _LAST_CALL = 2.0
 """Seconds a stopping worker waits for the answer to its last claim, and for giving that back."""
-
-DEFAULT_SURROUNDINGS = Surroundings()
 
 
 class FlowWorker:
@@ -47,6 +45,14 @@ class FlowWorker:
     took ``max_crashes`` workers with it is set aside as a dead letter. It is given only runs that
     the engine's builds and the workflows of its runtime, where that names them, can drive. A
     worker that was stopped is not started again: make another.
+
+    ``schedule``: make work of what is due too, which a FlowScheduler must do otherwise. On
+    PostgreSQL it also, unless told not to, carries out ``tasks`` of its queues and steps that runs
+    of other queues have left to them, lets itself be notified of work (``listen``; ``direct_dsn``
+    leads to the server past any pooler, by default it is the store's DSN), and tells operators that
+    it is there (``register``). Leases are kept by a thread, unless the event loop has been blocked
+    for ``max_wedged``. With ``exits`` the process ends then if workflow code is what blocks it, as
+    is right for one that is nothing but a worker.
     """
 
     def __init__(
@@ -59,7 +65,13 @@ class FlowWorker:
         poll: timedelta = timedelta(seconds=1),
         claim_timeout: timedelta = timedelta(seconds=60),
         max_crashes: int = 3,
-        surroundings: Surroundings = DEFAULT_SURROUNDINGS,
+        schedule: bool = True,
+        tasks: bool = True,
+        listen: bool = True,
+        direct_dsn: str | None = None,
+        register: bool = True,
+        max_wedged: timedelta = timedelta(minutes=10),
+        exits: bool = False,
     ) -> None:
         if not 1 <= concurrency <= MAX_PAGE:
             raise InvalidArgument(f"the concurrency of a worker must be from 1 to {MAX_PAGE}")
@@ -75,7 +87,14 @@ class FlowWorker:
         self._active: dict[asyncio.Task[None], RunLease] = {}
         self._abandoned: set[asyncio.Task[int]] = set()
         self._returning: set[asyncio.Task[None]] = set()
-        self._surroundings = surroundings
+        self._service_options = ServiceOptions(
+            listen=listen,
+            direct_dsn=direct_dsn,
+            register=register,
+            tasks=tasks,
+            max_wedged=max_wedged,
+            exits=exits,
+        )
         self._services: WorkerServices | None = None
         self._last_claim = monotonic()
         self._stopping = False
@@ -84,8 +103,12 @@ class FlowWorker:
         # Looks more than once after a deadline, if this clock is a little ahead of the database's.
         self._attention = Attention(on_deadline=lambda: self._pace.found(busy=True))
         self._claims = Claims(
-            *(engine, self.queues, max_crashes, surroundings.schedule, self._begin),
-            lambda: list(self._active.values()),
+            engine,
+            self.queues,
+            max_crashes,
+            schedule=schedule,
+            begin=self._begin,
+            held=lambda: list(self._active.values()),
         )
 
     # -- lifecycle ------------------------------------------------------------------------------
@@ -200,13 +223,16 @@ class FlowWorker:
         if not isinstance(store, PostgresEventStore):
             return None
         return WorkerServices(
-            *(self.engine, store, self.queues, self.concurrency),
+            self.engine,
+            store,
+            self.queues,
+            self.concurrency,
             running=lambda: len(self._active),
             alive=lambda: self.liveness().alive,
             on_news=self._hear,
             on_step=self._attention.stir,
             max_crashes=self._max_crashes,
-            choices=self._surroundings,
+            options=self._service_options,
         )
 
     def _due(self, told: bool) -> Due:
@@ -233,7 +259,7 @@ class FlowWorker:
         finally:
             stopped.cancel()
             if not claim.done():
-                self._abandon(claim)
+                self._give_up(claim)
         if claim.cancelled() or not claim.done():
             self._pace.failed()
             logger.error("a claim has not answered for %g s; trying again", self._claim_timeout)
@@ -254,7 +280,7 @@ class FlowWorker:
             return claimed
         return None
 
-    def _abandon(self, claim: asyncio.Task[int]) -> None:
+    def _give_up(self, claim: asyncio.Task[int]) -> None:
         # Cancelled, and not waited for: what holds it up may hold up the cancellation too.
         claim.cancel()
         self._claims.strays.abandoned(claim)

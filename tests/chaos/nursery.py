@@ -22,7 +22,6 @@ from sqlalchemy.orm import Session
 from flowpg.authoring.app import FlowApp
 from flowpg.authoring.step_context import step_context
 from flowpg.engine.flow_engine import FlowEngine
-from flowpg.fleet.services import Surroundings
 from flowpg.fleet.worker import FlowWorker
 from flowpg.store.postgres import PostgresEventStore
 
@@ -94,11 +93,17 @@ async def work(dsn: str) -> None:
     """A worker, until it is killed."""
     store = await PostgresEventStore.connect(dsn, prepare=False)
     engine = FlowEngine.builder(app).with_store(store).with_lease(LEASE, LEASE / 4).build()
-    alone = Surroundings(listen=False, register=False, tasks=False)
     poll = timedelta(seconds=0.1)
     async with engine:
         worker = FlowWorker(
-            engine, None, _CONCURRENCY, poll=poll, max_crashes=100_000, surroundings=alone
+            engine,
+            None,
+            _CONCURRENCY,
+            poll=poll,
+            max_crashes=100_000,
+            listen=False,
+            register=False,
+            tasks=False,
         )
         await worker.run()
 

@@ -10,7 +10,6 @@ import pytest
 from psycopg import sql
 
 from flowpg.fleet.listener import Listener
-from flowpg.fleet.services import Surroundings
 from flowpg.fleet.task_worker import FlowTaskWorker
 from flowpg.fleet.tasks import FlowTaskQueue, ResumeDueWaits
 from flowpg.fleet.worker import FlowWorker
@@ -68,7 +67,7 @@ def notifications(dsn: str, name: str) -> tuple[psycopg.Connection[Any], Callabl
 
 async def test_an_idle_worker_is_told_of_work(postgres_only: EngineStore, direct_dsn: str) -> None:
     engine = await postgres_only.engine(Script(one_step(), {"work": echo}))
-    worker = FlowWorker(engine, poll=SELDOM, surroundings=Surroundings(direct_dsn=direct_dsn))
+    worker = FlowWorker(engine, poll=SELDOM, direct_dsn=direct_dsn)
     async with Working(worker):
         for _ in range(3):
             await until_listening(worker)
@@ -82,7 +81,7 @@ async def test_news_that_mean_no_run_make_a_worker_look_for_tasks_at_once(
     looked = asyncio.Event()
     monkeypatch.setattr(FlowTaskWorker, "look", lambda _: looked.set())
     engine = await postgres_only.engine(Script(one_step(), {"work": echo}))
-    worker = FlowWorker(engine, poll=SELDOM, surroundings=Surroundings(direct_dsn=direct_dsn))
+    worker = FlowWorker(engine, poll=SELDOM, direct_dsn=direct_dsn)
     async with Working(worker):
         await until_listening(worker)
         await FlowTaskQueue(engine.store).dispatch(ResumeDueWaits())
@@ -92,7 +91,7 @@ async def test_news_that_mean_no_run_make_a_worker_look_for_tasks_at_once(
 
 async def test_work_is_found_without_notifications(postgres_only: EngineStore) -> None:
     engine = await postgres_only.engine(Script(one_step(), {"work": echo}))
-    worker = FlowWorker(engine, surroundings=Surroundings(listen=False))
+    worker = FlowWorker(engine, listen=False)
     async with Working(worker):
         for _ in range(3):
             await until_ended(engine, await engine.start(SPEC, drive=False))
@@ -112,7 +111,7 @@ async def test_a_burst_of_starts_notifies_a_few_times_and_says_only_the_queue(
             await client.start(SPEC, {"secret": 1})
         assert heard() == []  # nobody said that it waits
         engine = await postgres_only.engine(Script(one_step(), {"work": echo}))
-        worker = FlowWorker(engine, surroundings=Surroundings(direct_dsn=direct_dsn))
+        worker = FlowWorker(engine, direct_dsn=direct_dsn)
         async with Working(worker):
             await until_listening(worker)
             runs = [await client.start(SPEC, {"secret": 1}) for _ in range(200)]
@@ -165,7 +164,7 @@ async def test_a_worker_with_a_dead_listener_works_on_and_stops_in_time(
         worker = FlowWorker(
             engine,
             poll=timedelta(seconds=0.1),
-            surroundings=Surroundings(direct_dsn=proxy.dsn),
+            direct_dsn=proxy.dsn,
         )
         async with Working(worker):
             await until_listening(worker)
@@ -212,7 +211,7 @@ async def test_a_queue_with_notifications_switched_off_is_polled(
         worker = FlowWorker(
             engine,
             poll=timedelta(seconds=0.2),
-            surroundings=Surroundings(direct_dsn=direct_dsn),
+            direct_dsn=direct_dsn,
         )
         async with Working(worker):
             await until_listening(worker)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from flowpg.errors import InvalidArgument
-from flowpg.fleet.services import Surroundings
 from flowpg.fleet.worker import FlowWorker
 from flowpg.store.postgres import PostgresEventStore
 from tests.engine.support import SPEC, EngineStore, Script, echo, one_step, wrapping
@@ -49,9 +48,7 @@ async def test_an_idle_worker_of_several_queues_is_told_of_work_in_any(
 ) -> None:
     engine = await postgres_only.engine(Script(one_step(), {"work": echo}))
     seldom = timedelta(hours=1)
-    worker = FlowWorker(
-        engine, ["a", "b"], poll=seldom, surroundings=Surroundings(direct_dsn=direct_dsn)
-    )
+    worker = FlowWorker(engine, ["a", "b"], poll=seldom, direct_dsn=direct_dsn)
     working = asyncio.ensure_future(worker.run())
 
     async def told() -> bool:

@@ -9,11 +9,11 @@ import psycopg
 import pytest
 
 from flowpg.errors import UnknownStep
-from flowpg.fleet.services import Surroundings
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.spec import WorkflowSpec
 from flowpg.postgres.fleet_verbs import WorkerRow, live_workers, worker_beat
+from flowpg.replay.runtime import known
 from flowpg.store.postgres import PostgresEventStore
 from tests.engine.support import LEASE, SPEC, EngineStore, Script, echo, one_step, short
 from tests.fleet.apps import Quick
@@ -40,7 +40,7 @@ async def test_a_worker_says_what_it_can_do_while_it_works_and_that_it_ends(
     postgres_only: EngineStore,
 ) -> None:
     engine = await postgres_only.engine(Named("a", "b"), builds=["b2", "b1"], unpinned=True)
-    worker = FlowWorker(engine, "special", concurrency=7, surroundings=Surroundings(listen=False))
+    worker = FlowWorker(engine, "special", concurrency=7, listen=False)
     working = asyncio.ensure_future(worker.run())
 
     async def registered() -> list[WorkerRow]:
@@ -139,8 +139,6 @@ async def test_a_deploy_burns_no_attempt_and_counts_as_no_crash(
 
 
 def test_a_runtime_that_names_no_workflows_may_be_given_any() -> None:
-    from flowpg.fleet.registry import known
-
     runtime = Quick()
     assert known(runtime, "workflows") is None
     runtime.workflows = None  # type: ignore[attr-defined]
@@ -151,8 +149,6 @@ def test_a_runtime_that_names_no_workflows_may_be_given_any() -> None:
 
 @pytest.mark.parametrize("said", [["a"], ("a",), {"a"}, {"a": 1}, [WorkflowSpec.python("a")]])
 def test_a_runtime_names_its_workflows_as_any_collection_of_names_or_specs(said: Any) -> None:
-    from flowpg.fleet.registry import known
-
     runtime = Quick()
     runtime.workflows = said  # type: ignore[attr-defined]
     assert known(runtime, "workflows") == ("a",)

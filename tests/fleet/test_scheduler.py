@@ -10,7 +10,6 @@ import pytest
 
 from flowpg.errors import InvalidArgument, PermissionDenied, StoreUnavailable
 from flowpg.fleet.scheduler import FlowScheduler, FlowSchedulerTick
-from flowpg.fleet.services import Surroundings
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.commands import Decision
 from flowpg.model.events import WAIT_COMPLETED
@@ -150,7 +149,7 @@ async def test_a_worker_that_is_told_not_to_schedule_leaves_that_to_schedulers(
     await _waiting(engine_store)
     engine_store.advance(MINUTE)
     engine = await engine_store.engine(Script(sleeps))
-    worker = FlowWorker(engine, surroundings=Surroundings(schedule=False))
+    worker = FlowWorker(engine, schedule=False)
     assert await worker.run_until_idle() == 0
     await FlowScheduler(engine).enqueue_due_work()
     assert await worker.run_until_idle() == 1

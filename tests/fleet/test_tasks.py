@@ -13,7 +13,6 @@ from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import InvalidArgument, RunNotFound
 from flowpg.fleet import tasks
 from flowpg.fleet.policy import TaskDeduplication, TaskPolicy
-from flowpg.fleet.services import Surroundings
 from flowpg.fleet.task_worker import FlowTaskWorker
 from flowpg.fleet.tasks import EnqueuedTask, FlowTaskOutcome, FlowTaskQueue, carry_out, read_task
 from flowpg.fleet.worker import FlowWorker
@@ -298,7 +297,7 @@ async def test_a_worker_of_runs_carries_out_tasks_too_unless_told_not_to(
 ) -> None:
     bench = await _bench(postgres_only)
     await bench.engine.resume_hook(bench.run_id, "h", "yes")
-    worker = FlowWorker(bench.engine, surroundings=Surroundings(tasks=tasks_too))
+    worker = FlowWorker(bench.engine, tasks=tasks_too)
     working = asyncio.ensure_future(worker.run())
     await bench.queue.dispatch(tasks.ResumeHookByToken(token="other", payload="yes"))
     if not tasks_too:
