@@ -46,6 +46,7 @@ from flowpg.engine.observer import (
     InMemoryFlowEventObserver,
 )
 from flowpg.errors import (
+    AnswerRejected,
     EngineFault,
     EventConflict,
     FlowError,
@@ -144,6 +145,7 @@ from flowpg.store.protocol import FlowEventStore
 
 __all__ = [
     "ActiveHookSnapshot",
+    "AnswerRejected",
     "AsyncStep",
     "AttemptOver",
     "Backoff",

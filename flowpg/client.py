@@ -17,6 +17,7 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from flowpg.errors import RunNotFound, StoreError, StoreUnavailable
+from flowpg.model.answers import AnswerCheck
 from flowpg.model.arguments import MAX_PAGE, check_queue
 from flowpg.model.codecs import CodecChain, PayloadCodec
 from flowpg.model.events import FlowEventEnvelope
@@ -134,16 +135,26 @@ class FlowClient:
         self, run_id: str, hook_id: str, payload: Any, *, connection: Any = None
     ) -> VerbResult:
         """Answer a hook. The same payload again is ``applied=False``; HookConflict for another
-        payload, or a disposed or cancelled hook; RunTerminal."""
+        payload, or a disposed or cancelled hook; AnswerRejected for one that does not fit what the
+        workflow waits for; RunTerminal."""
+        check = AnswerCheck(payload, hook_id)
         payload = self._codecs.seal_answer(payload, run_id, hook_id)
-        return self._run(verbs.resume_hook(run_id, hook_id, payload), connection)
+        while True:
+            call = verbs.resume_hook(run_id, hook_id, payload, check.checked)
+            if check.done(result := self._run(call, connection)):
+                return result
 
     def resume_hook_by_token(
         self, token: str, payload: Any, *, connection: Any = None
     ) -> VerbResult:
-        """Answer the active hook with this token. HookTokenNotFound if there is none."""
+        """Answer the active hook with this token. HookTokenNotFound if there is none;
+        AnswerRejected for an answer that does not fit."""
+        check = AnswerCheck(payload)
         payload = self._codecs.seal_answer_by_token(token, payload)
-        return self._run(verbs.resume_hook_by_token(token, payload), connection)
+        while True:
+            call = verbs.resume_hook_by_token(token, payload, check.checked)
+            if check.done(result := self._run(call, connection)):
+                return result
 
     def dispose_hook(self, run_id: str, hook_id: str, *, connection: Any = None) -> VerbResult:
         """Withdraw a hook. HookConflict if it was answered."""

@@ -15,6 +15,7 @@
     ├── InvalidTransition           an event, command or argument that the rules forbid here
     │   ├── InvalidWorkflow         a workflow spec that cannot be run
     │   └── InvalidArgument         a value no call of this kind accepts
+    │       └── AnswerRejected      an answer that is not what the workflow waits for
     ├── NonDeterministic            replay took another path than the history
     ├── PayloadTooLarge             one event's payload is over the limit
     ├── SerializationError          a value that JSON cannot carry, or text that is not JSON
@@ -178,6 +179,25 @@ class InvalidWorkflow(InvalidTransition):
 
 class InvalidArgument(InvalidTransition):
     """An argument that no call of this kind accepts."""
+
+
+class AnswerRejected(InvalidArgument):
+    """The answer to a hook is not of the type that the workflow waits for. Nothing was stored, and
+    the run still waits.
+
+    ``failures`` are pairs of a place (``lines.0.cents``; empty for the answer itself) and what is
+    expected there. They hold no part of the answer.
+    """
+
+    def __init__(self, run_id: str, hook_id: str, failures: tuple[tuple[str, str], ...]) -> None:
+        listed = "; ".join(f"{place or 'it'} {wanted}" for place, wanted in failures)
+        super().__init__(
+            f"the answer to hook {hook_id!r} is not what the workflow waits for: {listed}. "
+            "Nothing was stored and the run still waits: send one that fits",
+            run_id=run_id,
+        )
+        self.hook_id = hook_id
+        self.failures = failures
 
 
 class NonDeterministic(FlowError):

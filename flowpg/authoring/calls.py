@@ -91,6 +91,7 @@ class RunCalls:
         metadata: Any,
         expires: timedelta | None,
         decode: Callable[[Any], Any],
+        payload_schema: dict[str, Any] | None = None,
     ) -> HookOperation:
         """A hook becomes part of the run. Its id is its name, or, for a name that the run has used
         before, name and position. PayloadTooLarge or SerializationError for its metadata."""
@@ -117,6 +118,7 @@ class RunCalls:
             expires,
             decode,
             self.loop.create_future(),
+            payload_schema,
         )
         self.ledger.add(hook)
         hook.future.operation = hook

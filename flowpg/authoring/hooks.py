@@ -14,6 +14,7 @@ from flowpg.errors import InvalidArgument
 from flowpg.model.hooks import HookMetadata
 from flowpg.model.ids import check_id, check_token
 from flowpg.model.jsontext import copied
+from flowpg.model.payload_schema import schema_of
 from flowpg.model.snapshot import decode_as
 
 T = TypeVar("T")
@@ -87,7 +88,12 @@ class Hook(Generic[T]):
         if self._operation is not None:
             raise InvalidArgument(f"hook {self._name!r} is open already; make another")
         self._operation = self._run.open_hook(
-            self._name, self._token, self._metadata, self._expires, self._decode
+            self._name,
+            self._token,
+            self._metadata,
+            self._expires,
+            self._decode,
+            schema_of(self._kind),
         )
         return self._operation
 

@@ -222,7 +222,7 @@ class HookOperation(Operation):
     kind = "hook"
     event_type = HOOK_CREATED
 
-    __slots__ = ("decode", "expires", "metadata", "token")
+    __slots__ = ("decode", "expires", "metadata", "payload_schema", "token")
 
     def __init__(
         self,
@@ -234,16 +234,22 @@ class HookOperation(Operation):
         expires: timedelta | None,
         decode: Callable[[Any], Any],
         future: asyncio.Future[Any],
+        payload_schema: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(id, name, site, future)
         self.token = token
         self.metadata = metadata
         self.expires = expires
+        self.payload_schema = payload_schema
         self.decode = decode
 
     def command(self) -> CreateHook:
         return CreateHook(
-            hook_id=self.id, token=self.token, metadata=self.metadata, expires_in=self.expires
+            hook_id=self.id,
+            token=self.token,
+            metadata=self.metadata,
+            expires_in=self.expires,
+            payload_schema=self.payload_schema,
         )
 
     def closing(self) -> DisposeHook:
@@ -252,6 +258,7 @@ class HookOperation(Operation):
     def difference(self, data: dict[str, Any]) -> str | None:
         if data["token"] != self.token:
             return "has another token (redacted)"
+        # Not the schema: another release of pydantic may say the same type in another way.
         if not jsontext.equal(data["metadata"], self.metadata):
             return "has other metadata"
         return None

@@ -12,6 +12,7 @@ from typing import Any, overload
 
 from flowpg.engine.core import EngineCore
 from flowpg.errors import HookConflict
+from flowpg.model.answers import AnswerCheck
 from flowpg.model.operations import (
     CancellationRequest,
     ChildOperationReference,
@@ -64,15 +65,22 @@ class EngineVerbs(EngineCore):
         connection: Enlisted = None,
         drive: bool = True,
     ) -> Snapshot | VerbResult:
-        """Answer a hook with any JSON value; the same answer may be delivered again, also after
-        the run has ended.
+        """Answer a hook with any JSON value that the workflow can read as what it waits for; the
+        same answer may be delivered again, also after the run has ended.
 
-        HookConflict for another answer, or a hook that was disposed or cancelled; RunNotFound;
-        InvalidTransition for an unknown hook; RunTerminal; raises as ``drive``.
+        AnswerRejected for an answer that does not fit; HookConflict for another answer, or a hook
+        that was disposed or cancelled; RunNotFound; InvalidTransition for an unknown hook;
+        RunTerminal; raises as ``drive``.
         """
+        check = AnswerCheck(payload, hook_id)
         payload = self.codecs.seal_answer(payload, run_id, hook_id)
         try:
-            result = await self.store.resume_hook(run_id, hook_id, payload, connection=connection)
+            while not check.done(
+                result := await self.store.resume_hook(
+                    run_id, hook_id, payload, checked=check.checked, connection=connection
+                )
+            ):
+                pass
         except HookConflict:
             # Sealed with another key, it may be the same answer all the same.
             if not self.codecs or connection is not None:
@@ -89,10 +97,17 @@ class EngineVerbs(EngineCore):
         """Answer the active hook with this token; returns its run id and hook id, which a
         redelivery needs: a token is forgotten once its hook is resolved.
 
-        HookTokenNotFound if no active hook has it; raises as ``drive``.
+        HookTokenNotFound if no active hook has it; AnswerRejected for an answer that does not fit;
+        raises as ``drive``.
         """
+        check = AnswerCheck(payload)
         payload = self.codecs.seal_answer_by_token(token, payload)
-        result = await self.store.resume_hook_by_token(token, payload, connection=connection)
+        while not check.done(
+            result := await self.store.resume_hook_by_token(
+                token, payload, checked=check.checked, connection=connection
+            )
+        ):
+            pass
         return await self._by_token(result, connection, drive)
 
     @overload

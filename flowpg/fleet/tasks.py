@@ -23,8 +23,10 @@ from flowpg.errors import (
     SerializationError,
 )
 from flowpg.fleet.policy import DEFAULT_POLICY, TaskPolicy
+from flowpg.model.answers import AnswerCheck
 from flowpg.model.arguments import MAX_PAGE
 from flowpg.model.inspection import WakeupKind
+from flowpg.model.records import VerbResult
 from flowpg.postgres.enlist import run_enlisted
 from flowpg.postgres.task_verbs import enqueue_task
 from flowpg.store.postgres import PostgresEventStore
@@ -181,10 +183,7 @@ async def carry_out(store: FlowEventStore, task: AnyTask) -> FlowTaskOutcome:
             wait = ((task.run_id, task.wait_id),) if done.applied else ()
             return FlowTaskOutcome(task, (task.run_id,), resumed_waits=wait)
         case ResumeHook() | ResumeHookByToken():
-            if isinstance(task, ResumeHook):
-                done = await store.resume_hook(task.run_id, task.hook_id, task.payload)
-            else:
-                done = await store.resume_hook_by_token(task.token, task.payload)
+            done = await _answer(store, task)
             hook = (done.run_id, done.subject_id or "") if done.applied else None
             return FlowTaskOutcome(task, (done.run_id,), resumed_hook=hook)
         case DisposeHook() | DisposeHookByToken():
@@ -211,6 +210,20 @@ async def carry_out(store: FlowEventStore, task: AnyTask) -> FlowTaskOutcome:
             )
             runs = tuple(dict.fromkeys(wakeup.run_id for wakeup in moved))
             return FlowTaskOutcome(task, runs, resumed_retries=retries)
+
+
+async def _answer(store: FlowEventStore, task: ResumeHook | ResumeHookByToken) -> VerbResult:
+    # Who sent it is not there any more: one that does not fit fails the task for good, and says so.
+    check = AnswerCheck(task.payload, getattr(task, "hook_id", ""))
+    while True:
+        if isinstance(task, ResumeHook):
+            done = await store.resume_hook(
+                task.run_id, task.hook_id, task.payload, checked=check.checked
+            )
+        else:
+            done = await store.resume_hook_by_token(task.token, task.payload, checked=check.checked)
+        if check.done(done):
+            return done
 
 
 async def _settle(

@@ -145,13 +145,18 @@ class WaitUntil(_Command):
 
 
 class CreateHook(_Command):
-    """Suspend until someone answers under ``token``; disposed after ``expires_in``, if given."""
+    """Suspend until someone answers under ``token``; disposed after ``expires_in``, if given.
+
+    ``payload_schema`` is a JSON Schema, which whoever answers is held to. It may be another in a
+    later replay: the one that was recorded holds.
+    """
 
     type: Literal["create_hook"] = "create_hook"
     hook_id: str
     token: str
     metadata: Any = None
     expires_in: timedelta | None = None
+    payload_schema: dict[str, Any] | None = Field(default=None, repr=False)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         yield "hook_id", self.hook_id

@@ -357,10 +357,18 @@ def patch_recorded(patch_id: str) -> NewEvent:
 
 
 def hook_created(
-    hook_id: str, token: str, metadata: Any, *, expires_in: timedelta | None = None
+    hook_id: str,
+    token: str,
+    metadata: Any,
+    *,
+    expires_in: timedelta | None = None,
+    payload_schema: dict[str, Any] | None = None,
 ) -> NewEvent:
-    """A callback is awaited under ``token``; it is disposed ``expires_in`` later, if given."""
+    """A callback is awaited under ``token``; it is disposed ``expires_in`` later, if given. It is
+    to fit ``payload_schema``, if there is one."""
     data = {"hook_id": hook_id, "token": token, "metadata": metadata}
+    if payload_schema is not None:
+        data["payload_schema"] = payload_schema
     return NewEvent(HOOK_CREATED, data, due_in=expires_in)
 
 

@@ -103,7 +103,8 @@ class ScheduledWakeup:
 
 @dataclass(frozen=True, slots=True)
 class ActiveHookSnapshot:
-    """A hook that can still be answered. ``token`` is a credential: show it to no one else."""
+    """A hook that can still be answered. ``token`` is a credential: show it to no one else.
+    ``payload_schema`` is the JSON Schema of the answer, if the workflow said what it waits for."""
 
     run_id: str
     hook_id: str
@@ -111,6 +112,7 @@ class ActiveHookSnapshot:
     metadata: Any = field(repr=False)
     expires_at: datetime | None
     created_at: datetime
+    payload_schema: Any = field(default=None, repr=False)
 
     def metadata_as(self, kind: type[T]) -> T:
         """The metadata validated as ``kind``; SerializationError if it does not fit."""

@@ -77,12 +77,17 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class VerbResult:
-    """What a client verb did. ``applied`` is True only for the call that committed the event."""
+    """What a client verb did. ``applied`` is True only for the call that committed the event.
+
+    ``payload_schema`` is the JSON text of the schema that an answer is to be checked against
+    first, if it was not: then nothing was done. Only who asks a store for that gets one.
+    """
 
     run_id: str
     applied: bool
     head_sequence: int
     subject_id: str | None = None
+    payload_schema: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,8 @@ class HookSnapshot:
     status: HookStatus = HookStatus.ACTIVE
     payload: Any = field(default=None, repr=False)
     expires_at: datetime | None = None
+    payload_schema: Any = field(default=None, repr=False)
+    """JSON Schema of the answer; None where the workflow did not say what it waits for."""
 
     def metadata_as(self, kind: type[T]) -> T:
         """The metadata validated as ``kind``; SerializationError if it does not fit."""
@@ -158,8 +160,9 @@ class HookSnapshot:
         return decode_as(self.payload, kind, f"the payload of hook {self.hook_id!r}")
 
     def wire(self) -> dict[str, Any]:
-        """The JSON object of this hook, its token included."""
-        return {
+        """The JSON object of this hook, its token included; the schema is left out where it has
+        none."""
+        shape = {
             "hook_id": self.hook_id,
             "token": self.token,
             "metadata": self.metadata,
@@ -167,6 +170,9 @@ class HookSnapshot:
             "payload": self.payload,
             "expires_at": _time(self.expires_at),
         }
+        if self.payload_schema is not None:
+            shape["payload_schema"] = self.payload_schema
+        return shape
 
 
 @dataclass(slots=True)

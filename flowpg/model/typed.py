@@ -271,6 +271,7 @@ class HookCreated(_Event):
     token: Secret
     metadata: Json
     expires_at: Moment | None = None
+    payload_schema: Json = None
 
 
 class HookReceived(_Event):

@@ -81,7 +81,10 @@ _SUSPENSIONS = Function(
 _ACTIVE_HOOKS = Function(
     "flow_list_active_hooks",
     ("text", "text", "text", "integer"),
-    ("run_id", "hook_id", "token", "metadata:text", "expires_at", "created_at"),
+    (
+        *("run_id", "hook_id", "token", "metadata:text", "expires_at", "created_at"),
+        "payload_schema:text",
+    ),
 )
 _WAKEUP = ("run_id", "kind", "subject_id", "due_at", "runtime_build")
 _DUE_WAKEUPS = Function("flow_due_wakeups", ("timestamptz", "integer", "text"), _WAKEUP)
@@ -233,8 +236,9 @@ def active_hooks(
                 jsontext.decode(metadata or "null", f"the metadata of hook {hook!r}"),
                 utc_or_none(expires_at),
                 utc(created_at),
+                jsontext.decode(schema or "null", f"the payload schema of hook {hook!r}"),
             )
-            for run, hook, token, metadata, expires_at, created_at in rows
+            for run, hook, token, metadata, expires_at, created_at, schema in rows
         ]
 
     if run_id is not None:

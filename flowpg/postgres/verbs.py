@@ -54,8 +54,9 @@ _DISPOSE_EXPIRED_HOOKS = Function(
     ("timestamptz", "integer", "text"),
     ("run_id", "hook_id", "due_at"),
 )
-_RESUME_HOOK = Function("flow_resume_hook", ("text", "text", "json"), _VERB)
-_RESUME_HOOK_BY_TOKEN = Function("flow_resume_hook_by_token", ("text", "json"), _VERB)
+_ANSWER = (*_VERB, "payload_schema:text")
+_RESUME_HOOK = Function("flow_resume_hook", ("text", "text", "json", "text"), _ANSWER)
+_RESUME_HOOK_BY_TOKEN = Function("flow_resume_hook_by_token", ("text", "json", "text"), _ANSWER)
 _DISPOSE_HOOK = Function("flow_dispose_hook", ("text", "text"), _VERB)
 _DISPOSE_HOOK_BY_TOKEN = Function("flow_dispose_hook_by_token", ("text",), _VERB)
 _REQUEST_CANCELLATION = Function("flow_request_cancellation", ("text", "text"), _VERB)
@@ -127,17 +128,21 @@ def dispose_expired_hooks(
     return Call(_DISPOSE_EXPIRED_HOOKS, values, _wakeups(WakeupKind.HOOK_EXPIRY))
 
 
-def resume_hook(run_id: str, hook_id: str, payload: Any) -> Call[VerbResult]:
-    """Answer a hook."""
+def resume_hook(
+    run_id: str, hook_id: str, payload: Any, checked: str | None = None
+) -> Call[VerbResult]:
+    """Answer a hook, if its schema is the one that the payload was ``checked`` against."""
     check_run_id(run_id)
     check_id(hook_id, "hook id")
-    return Call(_RESUME_HOOK, (run_id, hook_id, check_hook_payload(run_id, payload)), _verb)
+    text = check_hook_payload(run_id, payload)
+    return Call(_RESUME_HOOK, (run_id, hook_id, text, checked), _verb)
 
 
-def resume_hook_by_token(token: str, payload: Any) -> Call[VerbResult]:
-    """Answer the active hook with this token."""
+def resume_hook_by_token(token: str, payload: Any, checked: str | None = None) -> Call[VerbResult]:
+    """Answer the active hook with this token, as ``resume_hook`` does."""
     check_token(token)
-    return Call(_RESUME_HOOK_BY_TOKEN, (token, check_hook_payload("", payload)), _verb, token)
+    text = check_hook_payload("", payload)
+    return Call(_RESUME_HOOK_BY_TOKEN, (token, text, checked), _verb, token)
 
 
 def dispose_hook(run_id: str, hook_id: str) -> Call[VerbResult]:
@@ -263,8 +268,8 @@ def _sweep(as_of: datetime | None, limit: int, run_id: str | None) -> tuple[str 
 
 
 def _verb(rows: Sequence[Row]) -> VerbResult:
-    run_id, subject, applied, head = rows[0]
-    return VerbResult(run_id, applied, head, subject)
+    run_id, subject, applied, head, *schema = rows[0]
+    return VerbResult(run_id, applied, head, subject, *schema)
 
 
 def _bool(rows: Sequence[Row]) -> bool:

@@ -40,6 +40,7 @@ from flowpg.model.operations import (
     ChildOperationReference,
     WorkflowProgress,
 )
+from flowpg.model.payload_schema import schema_of
 from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
 from flowpg.model.snapshot import (
     HookSnapshot,
@@ -271,12 +272,20 @@ class WorkflowContext:
         token: str,
         metadata: Any = None,
         expires_in: timedelta | None = None,
+        kind: Any = Any,
     ) -> CreateHook:
         """Suspend until someone answers under ``token``, which must be a secret of its own;
-        ``metadata`` is a HookMetadata or any JSON value and must not hold the token."""
+        ``metadata`` is a HookMetadata or any JSON value and must not hold the token. An answer
+        that cannot be read as ``kind`` is refused to whoever sends it."""
         if isinstance(metadata, HookMetadata):
             metadata = metadata.wire()
-        return CreateHook(hook_id=hook_id, token=token, metadata=metadata, expires_in=expires_in)
+        return CreateHook(
+            hook_id=hook_id,
+            token=token,
+            metadata=metadata,
+            expires_in=expires_in,
+            payload_schema=schema_of(kind),
+        )
 
     def record_progress(self, progress: WorkflowProgress) -> RecordProgress:
         """Record a progress report; look with ``progress`` first whether it is recorded."""

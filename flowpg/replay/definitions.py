@@ -66,7 +66,12 @@ def new_hook(command: CreateHook, now: datetime) -> NewEvent:
     check_token(command.token)
     expiry = _span(command.expires_in, now, f"hook {command.hook_id!r}")
     _, metadata = jsontext.stored(command.metadata, "the metadata of a hook")
-    return events.hook_created(command.hook_id, command.token, metadata, expires_in=expiry)
+    schema = command.payload_schema
+    if schema is not None:
+        _, schema = jsontext.stored(schema, "the payload schema of a hook")
+    return events.hook_created(
+        command.hook_id, command.token, metadata, expires_in=expiry, payload_schema=schema
+    )
 
 
 def new_progress(command: RecordProgress) -> NewEvent:

@@ -68,6 +68,8 @@ def _hook_created(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datet
     if hook_id in run.hooks:
         raise InvalidTransition(f"hook {hook_id!r} exists already")
     hook = HookSnapshot(hook_id, token, metadata, expires_at=expires_at)
+    # For those who answer; whatever it is, the run goes on.
+    hook.payload_schema = data.get("payload_schema")
     run.hooks[hook_id] = run.open.hooks[hook_id] = hook
     if expires_at is not None:
         run.open.timed_hooks[hook_id] = hook

@@ -143,24 +143,35 @@ class InMemoryEventStore(StepMemory, MemoryReads):
         return memory_verbs.sweep(self._state, kind, as_of, limit, run_id)
 
     async def resume_hook(
-        self, run_id: str, hook_id: str, payload: Any, *, connection: Enlisted = None
+        self,
+        run_id: str,
+        hook_id: str,
+        payload: Any,
+        *,
+        checked: str | None = None,
+        connection: Enlisted = None,
     ) -> VerbResult:
         """Answer a hook."""
         _no_transactions(connection)
         check_run_id(run_id)
         check_id(hook_id, "hook id")
         text = arguments.check_hook_payload(run_id, payload)
-        return memory_verbs.resume_hook(self._state, run_id, hook_id, text)
+        return memory_verbs.resume_hook(self._state, run_id, hook_id, text, checked)
 
     async def resume_hook_by_token(
-        self, token: str, payload: Any, *, connection: Enlisted = None
+        self,
+        token: str,
+        payload: Any,
+        *,
+        checked: str | None = None,
+        connection: Enlisted = None,
     ) -> VerbResult:
         """Answer the active hook with this token."""
         _no_transactions(connection)
         check_token(token)
         text = arguments.check_hook_payload("", payload)
         run_id, hook_id = memory_verbs.owner_of(self._state, token)
-        return memory_verbs.resume_hook(self._state, run_id, hook_id, text)
+        return memory_verbs.resume_hook(self._state, run_id, hook_id, text, checked)
 
     async def dispose_hook(
         self, run_id: str, hook_id: str, *, connection: Enlisted = None

@@ -144,6 +144,7 @@ def active_hooks(state: State, run_id: str | None) -> list[ActiveHookSnapshot]:
             metadata=run.snapshot.hooks[hook.hook_id].metadata,
             expires_at=hook.expires_at,
             created_at=hook.created_at,
+            payload_schema=run.snapshot.hooks[hook.hook_id].payload_schema,
         )
         for run in _selected(state, run_id)
         for hook in run.hooks.values()

@@ -102,8 +102,10 @@ def sweep(
     return [ScheduledWakeup(row.run_id, kind, row.subject_id, row.due_at) for row in due[:limit]]
 
 
-def resume_hook(state: State, run_id: str, hook_id: str, payload: str) -> VerbResult:
-    """Answer a hook; ``payload`` is JSON text."""
+def resume_hook(
+    state: State, run_id: str, hook_id: str, payload: str, checked: str | None
+) -> VerbResult:
+    """Answer a hook; ``payload`` is JSON text, ``checked`` that of the schema that it fits."""
     run = state.run(run_id)
     hook = _hook(run, hook_id)
     if hook.status is HookStatus.RECEIVED:
@@ -113,6 +115,10 @@ def resume_hook(state: State, run_id: str, hook_id: str, payload: str) -> VerbRe
     if hook.status is HookStatus.DISPOSED:
         raise HookConflict(run_id, hook_id, "it was disposed")
     _refuse_closed(run, hook)
+    if checked is not None and hook.payload_schema is not None:
+        schema = jsontext.encode(hook.payload_schema)
+        if schema != checked:
+            return VerbResult(run_id, False, run.head, hook_id, schema)
     text = f'{{"hook_id":{jsontext.encode(hook_id)},"payload":{payload}}}'
     check_size(run_id, HOOK_RECEIVED, text)
     return _applied(state, run, HOOK_RECEIVED, {"hook_id": hook_id}, hook_id, text)

@@ -185,16 +185,27 @@ class PostgresEventStore(PostgresReads):
         return await self._run(verbs.dispose_expired_hooks(as_of, limit, run_id))
 
     async def resume_hook(
-        self, run_id: str, hook_id: str, payload: Any, *, connection: Enlisted = None
+        self,
+        run_id: str,
+        hook_id: str,
+        payload: Any,
+        *,
+        checked: str | None = None,
+        connection: Enlisted = None,
     ) -> VerbResult:
         """Answer a hook."""
-        return await self._run(verbs.resume_hook(run_id, hook_id, payload), connection)
+        return await self._run(verbs.resume_hook(run_id, hook_id, payload, checked), connection)
 
     async def resume_hook_by_token(
-        self, token: str, payload: Any, *, connection: Enlisted = None
+        self,
+        token: str,
+        payload: Any,
+        *,
+        checked: str | None = None,
+        connection: Enlisted = None,
     ) -> VerbResult:
         """Answer the active hook with this token."""
-        return await self._run(verbs.resume_hook_by_token(token, payload), connection)
+        return await self._run(verbs.resume_hook_by_token(token, payload, checked), connection)
 
     async def dispose_hook(
         self, run_id: str, hook_id: str, *, connection: Enlisted = None

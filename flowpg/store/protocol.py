@@ -108,16 +108,32 @@ class FlowEventStore(Protocol):
         ...
 
     async def resume_hook(
-        self, run_id: str, hook_id: str, payload: Any, *, connection: Enlisted = None
+        self,
+        run_id: str,
+        hook_id: str,
+        payload: Any,
+        *,
+        checked: str | None = None,
+        connection: Enlisted = None,
     ) -> VerbResult:
         """Answer a hook. The same payload again is ``applied=False``; HookConflict for another
-        payload, or a disposed or cancelled hook; RunTerminal; InvalidTransition if unknown."""
+        payload, or a disposed or cancelled hook; RunTerminal; InvalidTransition if unknown.
+
+        A store checks no payload. ``checked`` is the text of the schema that the caller has checked
+        it against, empty for none: an active hook that has another schema is left as it is, and
+        the result has that one as its ``payload_schema``. None does not ask."""
         ...
 
     async def resume_hook_by_token(
-        self, token: str, payload: Any, *, connection: Enlisted = None
+        self,
+        token: str,
+        payload: Any,
+        *,
+        checked: str | None = None,
+        connection: Enlisted = None,
     ) -> VerbResult:
-        """Answer the active hook with this token. HookTokenNotFound if there is none (any more)."""
+        """Answer the active hook with this token, as ``resume_hook`` does. HookTokenNotFound if
+        there is none (any more)."""
         ...
 
     async def dispose_hook(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from flowpg.authoring import tags
+from pydantic_core import to_jsonable_python
+
 from flowpg.authoring.workflows import WorkflowBase
 from flowpg.errors import FlowError, InvalidArgument
 from flowpg.model.events import FlowEventEnvelope
@@ -74,10 +75,12 @@ class TestedRun(Generic[R]):
         return list((await self.snapshot()).open.hooks)
 
     async def answer(self, hook: str, value: Any) -> None:
-        """Answer a hook by its name or id, with any value the workflow could have returned.
-        InvalidArgument if the run has no such hook open."""
+        """Answer a hook by its name or id, with JSON or with what pydantic writes as such: a model,
+        a dataclass, a datetime. InvalidArgument if the run has no such hook open, AnswerRejected
+        if the answer does not fit it."""
         hook_id = await self._hook(hook)
-        await self._env.engine.resume_hook(self.id, hook_id, tags.encode(value), drive=False)
+        payload = to_jsonable_python(value, by_alias=True)
+        await self._env.engine.resume_hook(self.id, hook_id, payload, drive=False)
         self._env.drive(self.id)
         await self._env.settle()
 

@@ -1008,6 +1008,7 @@ CREATE TABLE flow_active_hooks (
     hook_id text COLLATE "C" NOT NULL,
     token text COLLATE "C" NOT NULL,
     metadata json,
+    payload_schema json,
     expires_at timestamptz,
     created_sequence bigint NOT NULL,
     created_at timestamptz NOT NULL,
@@ -1025,6 +1026,8 @@ COMMENT ON COLUMN flow_active_hooks.run_id IS 'Run that owns the hook.';
 COMMENT ON COLUMN flow_active_hooks.hook_id IS 'Id of the hook within its run.';
 COMMENT ON COLUMN flow_active_hooks.token IS 'The bearer token; unique among active hooks. Secret.';
 COMMENT ON COLUMN flow_active_hooks.metadata IS 'What the workflow attached to the hook.';
+COMMENT ON COLUMN flow_active_hooks.payload_schema
+    IS 'JSON Schema of the answer, if the workflow said what it waits for.';
 COMMENT ON COLUMN flow_active_hooks.expires_at
     IS 'When the hook is disposed by itself; null for never.';
 COMMENT ON COLUMN flow_active_hooks.created_sequence IS 'Sequence of its hook_created event.';
@@ -2210,9 +2213,10 @@ BEGIN
 
     BEGIN
         INSERT INTO flow_active_hooks
-            (run_id, hook_id, token, metadata, expires_at, created_sequence, created_at)
+            (run_id, hook_id, token, metadata, payload_schema, expires_at, created_sequence,
+             created_at)
         SELECT e.run_id, e.hook_id, v_tokens[e.n], flow_json_get(e.payload, 'metadata'),
-               e.due_at, e.sequence, e.recorded_at
+               flow_json_get(e.payload, 'payload_schema'), e.due_at, e.sequence, e.recorded_at
           FROM unnest(v_events) WITH ORDINALITY
                AS e (run_id, sequence, event_type, hook_id, due_at, payload, recorded_at,
                      event_count, flags, n)
@@ -4345,12 +4349,18 @@ COMMENT ON FUNCTION flow_resume_wait(text, text) IS 'Completes a wait whose dead
 -- sql/functions/client/flow_settle_hook.sql
 -- flow_settle_hook: resumes or disposes a hook; what the four hook verbs share.
 -- Arguments: p_run_id, p_hook_id; p_payload, what the hook receives, or null to dispose it;
---   p_token, the token the hook must still have, or null when it is addressed by run and id.
--- Returns run_id, subject_id (the hook), applied and the head.
+--   p_token, the token the hook must still have, or null when it is addressed by run and id;
+--   p_checked, the text of the schema that the payload was checked against, empty for none: an
+--   active hook that has another schema is left as it is. Null not to ask.
+-- Returns run_id, subject_id (the hook), applied, the head, and payload_schema: null, or the schema
+--   to check against first, and then nothing was done.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001, WF004, WF006, WF007, WF009, WF010, WF012, WF013. Callers: internal.
-CREATE FUNCTION flow_settle_hook(p_run_id text, p_hook_id text, p_payload json, p_token text)
-RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+CREATE FUNCTION flow_settle_hook(
+    p_run_id text, p_hook_id text, p_payload json, p_token text, p_checked text DEFAULT NULL
+) RETURNS TABLE (
+    run_id text, subject_id text, applied boolean, head_sequence bigint, payload_schema json
+)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -4360,6 +4370,7 @@ DECLARE
     v_status text;
     v_head bigint;
     v_last record;
+    v_schema json;
     v_reason text := flow_json_refusal(p_payload);
 BEGIN
     IF p_hook_id IS NULL THEN
@@ -4368,15 +4379,20 @@ BEGIN
         PERFORM flow_raise_argument('p_payload', v_reason);
     END IF;
     SELECT o.status, o.head_sequence INTO v_status, v_head FROM flow_open_run(p_run_id, '{}') AS o;
-    PERFORM FROM flow_active_hooks AS h
-      WHERE h.run_id = p_run_id AND h.hook_id = p_hook_id
-        AND (p_token IS NULL OR h.token = p_token);
+    SELECT h.payload_schema INTO v_schema
+      FROM flow_active_hooks AS h
+     WHERE h.run_id = p_run_id AND h.hook_id = p_hook_id
+       AND (p_token IS NULL OR h.token = p_token);
     IF FOUND THEN
+        IF v_schema::text <> p_checked THEN
+            RETURN QUERY SELECT p_run_id, p_hook_id, false, v_head, v_schema;
+            RETURN;
+        END IF;
         v_head := flow_write_event(p_run_id, v_head,
             CASE WHEN p_payload IS NULL THEN 'hook_disposed' ELSE 'hook_received' END, p_hook_id,
             '{"hook_id":' || to_json(p_hook_id)
                 || coalesce(',"payload":' || p_payload::text, '') || '}');
-        RETURN QUERY SELECT p_run_id, p_hook_id, true, v_head;
+        RETURN QUERY SELECT p_run_id, p_hook_id, true, v_head, NULL::json;
         RETURN;
     END IF;
     IF p_token IS NOT NULL THEN
@@ -4395,7 +4411,7 @@ BEGIN
         OR v_last.event_type = 'hook_disposed' AND p_payload IS NULL
     THEN
         PERFORM flow_redelivered(p_run_id, v_status);
-        RETURN QUERY SELECT p_run_id, p_hook_id, false, v_head;
+        RETURN QUERY SELECT p_run_id, p_hook_id, false, v_head, NULL::json;
         RETURN;
     END IF;
     v_reason := CASE
@@ -4443,46 +4459,56 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_settle_hook(text, text, json, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_settle_hook(text, text, json, text, text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_owner_of(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_raise_token_not_found() FROM PUBLIC;
-COMMENT ON FUNCTION flow_settle_hook(text, text, json, text) IS 'Resumes or disposes a hook.';
+COMMENT ON FUNCTION flow_settle_hook(text, text, json, text, text) IS 'Resumes or disposes a hook.';
 COMMENT ON FUNCTION flow_owner_of(text) IS 'The run and hook that have a token.';
 COMMENT ON FUNCTION flow_raise_token_not_found() IS 'Raises WF006.';
 
 -- sql/functions/client/flow_resume_hook.sql
 -- flow_resume_hook: answers a hook that is addressed by run and id.
--- Arguments: p_run_id, p_hook_id; p_payload, any JSON, handed to the workflow.
--- Returns run_id, subject_id (the hook), applied and the head. The same payload again is not
---   applied again, also after the end of the run.
+-- Arguments: p_run_id, p_hook_id; p_payload, any JSON, handed to the workflow; p_checked, the text
+--   of the schema that the payload was checked against, empty for none. Null not to ask: then
+--   nothing is checked.
+-- Returns run_id, subject_id (the hook), applied, the head, and payload_schema: null, or, if the
+--   hook has another schema than p_checked, that one, and then nothing was done. The same payload
+--   again is not applied again, also after the end of the run.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001; WF004 the run ended with the hook unanswered, or knows no such hook; WF007 the
 --   hook was answered otherwise, disposed or cancelled; WF009 unknown hook; WF010; WF012; WF013.
 -- Callers: client, worker.
-CREATE FUNCTION flow_resume_hook(p_run_id text, p_hook_id text, p_payload json)
-RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+CREATE FUNCTION flow_resume_hook(
+    p_run_id text, p_hook_id text, p_payload json, p_checked text DEFAULT NULL
+) RETURNS TABLE (
+    run_id text, subject_id text, applied boolean, head_sequence bigint, payload_schema json
+)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 BEGIN
     RETURN QUERY
-    SELECT s.run_id, s.subject_id, s.applied, s.head_sequence
-      FROM flow_settle_hook(p_run_id, p_hook_id, coalesce(p_payload, 'null'), NULL) AS s;
+    SELECT s.run_id, s.subject_id, s.applied, s.head_sequence, s.payload_schema
+      FROM flow_settle_hook(p_run_id, p_hook_id, coalesce(p_payload, 'null'), NULL, p_checked) AS s;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_resume_hook(text, text, json) FROM PUBLIC;
-COMMENT ON FUNCTION flow_resume_hook(text, text, json) IS 'Answers a hook.';
+REVOKE EXECUTE ON FUNCTION flow_resume_hook(text, text, json, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_resume_hook(text, text, json, text) IS 'Answers a hook.';
 
 -- sql/functions/client/flow_resume_hook_by_token.sql
 -- flow_resume_hook_by_token: answers the active hook that has a token.
--- Arguments: p_token, the bearer token; p_payload, any JSON, handed to the workflow.
--- Returns run_id, subject_id (the hook), applied (always true) and the head. Of two callers with
---   one token one is applied; the other finds no active hook any more.
+-- Arguments: p_token, the bearer token; p_payload, any JSON, handed to the workflow; p_checked, see
+--   flow_resume_hook.
+-- Returns run_id, subject_id (the hook), applied, the head and payload_schema, see there. Of two
+--   callers with one token one is applied; the other finds no active hook any more.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF006 no active hook has the token; WF010; WF012. Callers: client, worker.
-CREATE FUNCTION flow_resume_hook_by_token(p_token text, p_payload json)
-RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+CREATE FUNCTION flow_resume_hook_by_token(
+    p_token text, p_payload json, p_checked text DEFAULT NULL
+) RETURNS TABLE (
+    run_id text, subject_id text, applied boolean, head_sequence bigint, payload_schema json
+)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
@@ -4493,13 +4519,14 @@ DECLARE
 BEGIN
     SELECT o.run_id, o.hook_id INTO v_run_id, v_hook_id FROM flow_owner_of(p_token) AS o;
     RETURN QUERY
-    SELECT s.run_id, s.subject_id, s.applied, s.head_sequence
-      FROM flow_settle_hook(v_run_id, v_hook_id, coalesce(p_payload, 'null'), p_token) AS s;
+    SELECT s.run_id, s.subject_id, s.applied, s.head_sequence, s.payload_schema
+      FROM flow_settle_hook(
+        v_run_id, v_hook_id, coalesce(p_payload, 'null'), p_token, p_checked) AS s;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_resume_hook_by_token(text, json) FROM PUBLIC;
-COMMENT ON FUNCTION flow_resume_hook_by_token(text, json)
+REVOKE EXECUTE ON FUNCTION flow_resume_hook_by_token(text, json, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_resume_hook_by_token(text, json, text)
     IS 'Answers the active hook that has a token.';
 
 -- sql/functions/client/flow_dispose_hook.sql
@@ -6195,7 +6222,7 @@ CREATE FUNCTION flow_list_active_hooks(
     p_limit integer DEFAULT 1000
 ) RETURNS TABLE (
     run_id text, hook_id text, token text, metadata json, expires_at timestamptz,
-    created_at timestamptz
+    created_at timestamptz, payload_schema json
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
@@ -6211,7 +6238,8 @@ BEGIN
         PERFORM flow_check_exists(p_run_id);
     END IF;
     RETURN QUERY
-    SELECT h.run_id, h.hook_id, h.token, h.metadata, h.expires_at, h.created_at
+    SELECT h.run_id, h.hook_id, h.token, h.metadata, h.expires_at, h.created_at,
+           h.payload_schema
       FROM flow_active_hooks AS h
      WHERE h.run_id BETWEEN v_low AND v_high
        AND (h.run_id, h.hook_id) > (coalesce(p_after_run_id, ''), coalesce(p_after_hook_id, ''))
@@ -8234,7 +8262,7 @@ AS $$
         ('reader', 'flow_migrations', 'SELECT'),
         -- everything but tokens
         ('reader', 'flow_active_hooks', 'SELECT (run_id, hook_id, metadata, expires_at,'
-            || ' created_sequence, created_at)'),
+            || ' created_sequence, created_at, payload_schema)'),
         ('client', 'flow_events', 'SELECT, INSERT'),
         ('client', 'flow_event_log', 'SELECT, INSERT'),
         ('client', 'flow_runs', 'SELECT, INSERT, UPDATE'),

@@ -82,7 +82,7 @@ AS $$
         ('reader', 'flow_migrations', 'SELECT'),
         -- everything but tokens
         ('reader', 'flow_active_hooks', 'SELECT (run_id, hook_id, metadata, expires_at,'
-            || ' created_sequence, created_at)'),
+            || ' created_sequence, created_at, payload_schema)'),
         ('client', 'flow_events', 'SELECT, INSERT'),
         ('client', 'flow_event_log', 'SELECT, INSERT'),
         ('client', 'flow_runs', 'SELECT, INSERT, UPDATE'),

@@ -7,6 +7,7 @@ CREATE TABLE flow_active_hooks (
     hook_id text COLLATE "C" NOT NULL,
     token text COLLATE "C" NOT NULL,
     metadata json,
+    payload_schema json,
     expires_at timestamptz,
     created_sequence bigint NOT NULL,
     created_at timestamptz NOT NULL,
@@ -24,6 +25,8 @@ COMMENT ON COLUMN flow_active_hooks.run_id IS 'Run that owns the hook.';
 COMMENT ON COLUMN flow_active_hooks.hook_id IS 'Id of the hook within its run.';
 COMMENT ON COLUMN flow_active_hooks.token IS 'The bearer token; unique among active hooks. Secret.';
 COMMENT ON COLUMN flow_active_hooks.metadata IS 'What the workflow attached to the hook.';
+COMMENT ON COLUMN flow_active_hooks.payload_schema
+    IS 'JSON Schema of the answer, if the workflow said what it waits for.';
 COMMENT ON COLUMN flow_active_hooks.expires_at
     IS 'When the hook is disposed by itself; null for never.';
 COMMENT ON COLUMN flow_active_hooks.created_sequence IS 'Sequence of its hook_created event.';

@@ -14,7 +14,7 @@ from flowpg.authoring.errors import HookClosed
 from flowpg.errors import FlowError, InvalidArgument, SerializationError
 from flowpg.model.hooks import HookCallbackRoute, HookMetadata
 from flowpg.model.snapshot import RunStatus
-from tests.authoring.support import RUN_ID, Stage, answer, both, play, stage
+from tests.authoring.support import RUN_ID, Stage, answer, answer_unchecked, both, play, stage
 
 
 class Approval(BaseModel):
@@ -60,7 +60,7 @@ async def test_a_falsy_answer_is_an_answer(falsy: Any) -> None:
     assert (await both(build, acts=(answer("go", falsy),))).result == falsy
 
 
-async def test_an_answer_that_does_not_fit_is_an_error_where_it_is_awaited() -> None:
+async def test_an_answer_that_nobody_checked_is_an_error_where_it_is_awaited() -> None:
     def build(app: FlowApp) -> None:
         @app.workflow
         async def main() -> str:
@@ -70,7 +70,7 @@ async def test_an_answer_that_does_not_fit_is_an_error_where_it_is_awaited() -> 
                 return str(error)
             return ""
 
-    played = await both(build, acts=(answer("approval", {"ok": "secret"}),))
+    played = await both(build, acts=(answer_unchecked("approval", {"ok": "secret"}),))
     assert played.result == "the answer to hook 'approval' does not fit Approval: check ok"
 
 

@@ -178,6 +178,7 @@ def test_a_hook_is_answered_once_and_the_same_answer_is_recognised(db: Database)
         "subject_id": "h",
         "applied": True,
         "head_sequence": 4,
+        "payload_schema": None,
     }
     assert db.value("SELECT payload::text FROM flow_events WHERE sequence = 4") == (
         '{"hook_id":"h","payload":{"ok": true, "n": 1.0}}'

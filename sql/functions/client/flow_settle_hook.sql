@@ -1,11 +1,17 @@
 -- flow_settle_hook: resumes or disposes a hook; what the four hook verbs share.
 -- Arguments: p_run_id, p_hook_id; p_payload, what the hook receives, or null to dispose it;
---   p_token, the token the hook must still have, or null when it is addressed by run and id.
--- Returns run_id, subject_id (the hook), applied and the head.
+--   p_token, the token the hook must still have, or null when it is addressed by run and id;
+--   p_checked, the text of the schema that the payload was checked against, empty for none: an
+--   active hook that has another schema is left as it is. Null not to ask.
+-- Returns run_id, subject_id (the hook), applied, the head, and payload_schema: null, or the schema
+--   to check against first, and then nothing was done.
 -- Locks, in order: retention guard (shared), run lock, rows, queue row.
 -- SQLSTATEs: WF001, WF004, WF006, WF007, WF009, WF010, WF012, WF013. Callers: internal.
-CREATE FUNCTION flow_settle_hook(p_run_id text, p_hook_id text, p_payload json, p_token text)
-RETURNS TABLE (run_id text, subject_id text, applied boolean, head_sequence bigint)
+CREATE FUNCTION flow_settle_hook(
+    p_run_id text, p_hook_id text, p_payload json, p_token text, p_checked text DEFAULT NULL
+) RETURNS TABLE (
+    run_id text, subject_id text, applied boolean, head_sequence bigint, payload_schema json
+)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -15,6 +21,7 @@ DECLARE
     v_status text;
     v_head bigint;
     v_last record;
+    v_schema json;
     v_reason text := flow_json_refusal(p_payload);
 BEGIN
     IF p_hook_id IS NULL THEN
@@ -23,15 +30,20 @@ BEGIN
         PERFORM flow_raise_argument('p_payload', v_reason);
     END IF;
     SELECT o.status, o.head_sequence INTO v_status, v_head FROM flow_open_run(p_run_id, '{}') AS o;
-    PERFORM FROM flow_active_hooks AS h
-      WHERE h.run_id = p_run_id AND h.hook_id = p_hook_id
-        AND (p_token IS NULL OR h.token = p_token);
+    SELECT h.payload_schema INTO v_schema
+      FROM flow_active_hooks AS h
+     WHERE h.run_id = p_run_id AND h.hook_id = p_hook_id
+       AND (p_token IS NULL OR h.token = p_token);
     IF FOUND THEN
+        IF v_schema::text <> p_checked THEN
+            RETURN QUERY SELECT p_run_id, p_hook_id, false, v_head, v_schema;
+            RETURN;
+        END IF;
         v_head := flow_write_event(p_run_id, v_head,
             CASE WHEN p_payload IS NULL THEN 'hook_disposed' ELSE 'hook_received' END, p_hook_id,
             '{"hook_id":' || to_json(p_hook_id)
                 || coalesce(',"payload":' || p_payload::text, '') || '}');
-        RETURN QUERY SELECT p_run_id, p_hook_id, true, v_head;
+        RETURN QUERY SELECT p_run_id, p_hook_id, true, v_head, NULL::json;
         RETURN;
     END IF;
     IF p_token IS NOT NULL THEN
@@ -50,7 +62,7 @@ BEGIN
         OR v_last.event_type = 'hook_disposed' AND p_payload IS NULL
     THEN
         PERFORM flow_redelivered(p_run_id, v_status);
-        RETURN QUERY SELECT p_run_id, p_hook_id, false, v_head;
+        RETURN QUERY SELECT p_run_id, p_hook_id, false, v_head, NULL::json;
         RETURN;
     END IF;
     v_reason := CASE
@@ -98,9 +110,9 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_settle_hook(text, text, json, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_settle_hook(text, text, json, text, text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_owner_of(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_raise_token_not_found() FROM PUBLIC;
-COMMENT ON FUNCTION flow_settle_hook(text, text, json, text) IS 'Resumes or disposes a hook.';
+COMMENT ON FUNCTION flow_settle_hook(text, text, json, text, text) IS 'Resumes or disposes a hook.';
 COMMENT ON FUNCTION flow_owner_of(text) IS 'The run and hook that have a token.';
 COMMENT ON FUNCTION flow_raise_token_not_found() IS 'Raises WF006.';

@@ -7,7 +7,7 @@ CREATE FUNCTION flow_list_active_hooks(
     p_limit integer DEFAULT 1000
 ) RETURNS TABLE (
     run_id text, hook_id text, token text, metadata json, expires_at timestamptz,
-    created_at timestamptz
+    created_at timestamptz, payload_schema json
 )
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
@@ -23,7 +23,8 @@ BEGIN
         PERFORM flow_check_exists(p_run_id);
     END IF;
     RETURN QUERY
-    SELECT h.run_id, h.hook_id, h.token, h.metadata, h.expires_at, h.created_at
+    SELECT h.run_id, h.hook_id, h.token, h.metadata, h.expires_at, h.created_at,
+           h.payload_schema
       FROM flow_active_hooks AS h
      WHERE h.run_id BETWEEN v_low AND v_high
        AND (h.run_id, h.hook_id) > (coalesce(p_after_run_id, ''), coalesce(p_after_hook_id, ''))

@@ -76,9 +76,10 @@ BEGIN
 
     BEGIN
         INSERT INTO flow_active_hooks
-            (run_id, hook_id, token, metadata, expires_at, created_sequence, created_at)
+            (run_id, hook_id, token, metadata, payload_schema, expires_at, created_sequence,
+             created_at)
         SELECT e.run_id, e.hook_id, v_tokens[e.n], flow_json_get(e.payload, 'metadata'),
-               e.due_at, e.sequence, e.recorded_at
+               flow_json_get(e.payload, 'payload_schema'), e.due_at, e.sequence, e.recorded_at
           FROM unnest(v_events) WITH ORDINALITY
                AS e (run_id, sequence, event_type, hook_id, due_at, payload, recorded_at,
                      event_count, flags, n)
