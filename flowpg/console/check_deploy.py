@@ -17,9 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from flowpg.console import lines
-from flowpg.console.migrate import SchemaOption
-from flowpg.console.target import DsnOption, open_target
-from flowpg.console.worker import load_runtime
+from flowpg.console.target import DsnOption, SchemaOption, open_target
+from flowpg.console.usercode import load_runtime
 from flowpg.engine.errortext import blocked_reason
 from flowpg.engine.rehearsal import Rehearsal, Verdict, rehearse
 from flowpg.errors import FlowError, InvalidArgument, SerializationError
@@ -71,7 +70,7 @@ def check_deploy(
             "--every-workflow", help="A run whose workflow the app does not have counts as well."
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")] = False,
+    as_json: lines.JsonOption = False,
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from flowpg.console.migrate import SchemaOption
-from flowpg.console.target import DsnOption, open_target
+from flowpg.console import lines
+from flowpg.console.target import DsnOption, SchemaOption, open_target
 from flowpg.fleet.builds import runtime_build_usage
 from flowpg.fleet.scheduler import FlowScheduler
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
@@ -42,10 +42,11 @@ def builds(
         found = asyncio.run(look())
     for row in found:
         since = f" since {row.oldest_created_at:%Y-%m-%d %H:%M}Z" if row.oldest_created_at else ""
-        verdict = "may be retired" if row.may_be_retired else f"{row.open_runs} open runs{since}"
-        typer.echo(
-            f"{row.runtime_build}: {verdict}; {row.live_workers} live workers drive its runs"
-        )
+        verdict = "may be retired"
+        if not row.may_be_retired:
+            verdict = f"{lines.counted(row.open_runs, 'open run')}{since}"
+        workers = lines.counted(row.live_workers, "live worker")
+        typer.echo(f"{row.runtime_build}: {verdict}; {workers}")
     if build is not None and not found[0].may_be_retired:
         raise typer.Exit(1)
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from flowpg.model import events
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.inspection import RunRow, WorkflowRunSummary, WorkflowRunSuspension
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.model.times import format_time
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")]
+"""The ``--json`` option of the commands that print either."""
 
 _COUNTED = ("pending", "running", "suspended", "cancelling", "completed", "failed", "cancelled")
 _RECORDS = ("flowpg.error: ", "flowpg.sealed: ")

@@ -7,15 +7,9 @@ from typing import Annotated
 
 import typer
 
-from flowpg.console.target import DsnOption, open_target
+from flowpg.console.target import DsnOption, SchemaOption, open_target
 from flowpg.postgres.migrate import Limits, check, render_sql, upgrade
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
-
-SchemaOption = Annotated[
-    str,
-    typer.Option("--schema", envvar="FLOWPG_SCHEMA", help="The schema flowpg lives in."),
-]
-"""The ``--schema`` option that every command with a database declares."""
 
 _DEFAULTS = Limits()
 

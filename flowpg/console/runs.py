@@ -17,8 +17,7 @@ import typer
 
 from flowpg.client import FlowClient
 from flowpg.console import lines
-from flowpg.console.migrate import SchemaOption
-from flowpg.console.target import DsnOption, open_target
+from flowpg.console.target import DsnOption, SchemaOption, open_target
 from flowpg.errors import InvalidArgument, InvalidTransition, SerializationError
 from flowpg.model import jsontext
 from flowpg.model.inspection import SuspensionKind
@@ -30,7 +29,6 @@ from flowpg.postgres.schema_check import verify
 
 RunArgument = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 JsonlOption = Annotated[bool, typer.Option("--jsonl", help="Print JSON lines, to keep or import.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")]
 _FILE = "JSON lines of one run; - is standard input."
 ReasonOption = Annotated[str | None, typer.Option(help="Why; the workflow sees it.")]
 
@@ -70,7 +68,7 @@ def runs(
     workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
     blocked: Annotated[bool, typer.Option("--blocked", help="Only runs that are blocked.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
-    as_json: JsonOption = False,
+    as_json: lines.JsonOption = False,
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
@@ -91,7 +89,7 @@ def runs(
 
 def show(
     run_id: RunArgument,
-    as_json: JsonOption = False,
+    as_json: lines.JsonOption = False,
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
@@ -123,7 +121,9 @@ def show(
     if snapshot.steps:
         cells = [
             (
-                *(step.step_id, step.step_name, step.status),
+                step.step_id,
+                step.step_name,
+                step.status,
                 f"{step.attempt} of {step.retry.attempts}",
                 lines.legible(step.error),
             )
@@ -147,7 +147,9 @@ def history(
         return
     cells = [
         (
-            *(str(event.sequence), event.key, event.subject or ""),
+            str(event.sequence),
+            event.key,
+            event.subject or "",
             event.recorded_at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
             lines.detail(event),
         )

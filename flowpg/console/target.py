@@ -1,4 +1,5 @@
-"""Which database a command works on: ``--dsn``, ``FLOWPG_DSN``, or the embedded server."""
+"""Which database a command works on, and in which schema: ``--dsn``, ``FLOWPG_DSN``, or the
+embedded server."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import typer
 
 from flowpg.errors import InvalidArgument
 from flowpg.postgres import target
+from flowpg.postgres.revisions import DEFAULT_SCHEMA
 from flowpg.postgres.target import Target
 
 DsnOption = Annotated[
@@ -23,9 +25,15 @@ DsnOption = Annotated[
 ]
 """The ``--dsn`` option that every command with a database declares."""
 
+SchemaOption = Annotated[
+    str,
+    typer.Option("--schema", envvar="FLOWPG_SCHEMA", help="The schema flowpg lives in."),
+]
+"""The ``--schema`` option that every command with a database declares."""
+
 
 def open_target(
-    dsn: str | None, *, schema: str = "flowpg", migrate: bool = True
+    dsn: str | None, *, schema: str = DEFAULT_SCHEMA, migrate: bool = True
 ) -> AbstractContextManager[Target]:
     """The database of a command; standard error tells when it is on the embedded server.
 

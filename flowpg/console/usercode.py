@@ -1,27 +1,80 @@
-"""Running the user's own code at the start of a command: what it raises is shown with its place."""
+"""The user's own code at the start of a command: the app that ``--app`` names, and the place of
+what it raises."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import Any
 
 import typer
 
 from flowpg.errors import FlowError, InvalidArgument
+from flowpg.replay.runtime import FlowRuntime, known, undefined
 
 _PACKAGE = str(Path(__file__).parents[1])
 _OURS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
-def imported(name: str) -> ModuleType:
+def load_runtime(application: str) -> FlowRuntime:
+    """The runtime that ``module:attribute`` names: an instance, a class, or a factory that takes
+    no arguments. InvalidArgument with a sentence if it is none of these."""
+    module_name, colon, path = application.partition(":")
+    if not (module_name and colon and path):
+        raise InvalidArgument(f"--app {application!r} is not of the form module:attribute")
+    # As `python -m` does: a module beside you is found.
+    here = str(Path.cwd())
+    if "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)
+    found: Any = _imported(module_name)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise InvalidArgument(f"--app: module {module_name!r} has no {path!r}")
+        found = getattr(found, name)
+    if inspect.isclass(found) or not _is_runtime(found):
+        found = _made_by(found, application)
+    if not _is_runtime(found):
+        raise InvalidArgument(
+            f"--app: {application!r} is no FlowRuntime: it needs run_workflow and run_step"
+        )
+    runtime: FlowRuntime = found
+    missing = undefined(runtime)
+    if missing:
+        raise InvalidArgument(
+            f"--app: {type(runtime).__name__} of {application!r} does not define {missing}; a "
+            "FlowRuntime needs run_workflow and run_step"
+        )
+    known(runtime)
+    return runtime
+
+
+def _is_runtime(value: object) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("run_workflow", "run_step"))
+
+
+def _made_by(factory: Callable[[], Any], application: str) -> Any:
+    if not callable(factory):
+        return factory
+    try:
+        inspect.signature(factory).bind()
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"--app: {application!r} needs arguments; name an instance or a factory without any"
+        ) from None
+    with _users_code(f"calling {application!r}"):
+        return factory()
+
+
+def _imported(name: str) -> ModuleType:
     """The module of this name. InvalidArgument says where it was looked for, or, after the
     traceback of the module's own code on standard error, what that raised and in which line."""
-    with users_code(f"importing {name!r}"):
+    with _users_code(f"importing {name!r}"):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -35,7 +88,7 @@ def imported(name: str) -> ModuleType:
 
 
 @contextmanager
-def users_code(what: str) -> Iterator[None]:
+def _users_code(what: str) -> Iterator[None]:
     """Code of the user runs inside. InvalidArgument for what it raises, errors of ours included,
     which say enough without a traceback."""
     try:

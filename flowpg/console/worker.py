@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from flowpg.authoring.watchdog import interrupt_by_signal
-from flowpg.console.migrate import SchemaOption
-from flowpg.console.target import DsnOption, open_target
-from flowpg.console.usercode import imported, users_code
+from flowpg.console.target import DsnOption, SchemaOption, open_target
+from flowpg.console.usercode import load_runtime
 from flowpg.engine.core import STEP_THREADS
 from flowpg.engine.flow_engine import FlowEngine
-from flowpg.errors import InvalidArgument
 from flowpg.fleet.liveness import served
 from flowpg.fleet.processes import WorkerProcesses, child_number, child_serves
 from flowpg.fleet.shutdown import Shutdown
 from flowpg.fleet.worker import FlowWorker
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
-from flowpg.replay.runtime import FlowRuntime, known, undefined
 from flowpg.store.postgres import PostgresEventStore
 
 
@@ -219,52 +214,3 @@ def _leave_threads_behind() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def load_runtime(application: str) -> FlowRuntime:
-    """The runtime that ``module:attribute`` names: an instance, a class, or a factory that takes
-    no arguments. InvalidArgument with a sentence if it is none of these."""
-    module_name, colon, path = application.partition(":")
-    if not (module_name and colon and path):
-        raise InvalidArgument(f"--app {application!r} is not of the form module:attribute")
-    # As `python -m` does: a module beside you is found.
-    here = str(Path.cwd())
-    if "" not in sys.path and here not in sys.path:
-        sys.path.insert(0, here)
-    found: Any = imported(module_name)
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise InvalidArgument(f"--app: module {module_name!r} has no {path!r}")
-        found = getattr(found, name)
-    if inspect.isclass(found) or not _is_runtime(found):
-        found = _made_by(found, application)
-    if not _is_runtime(found):
-        raise InvalidArgument(
-            f"--app: {application!r} is no FlowRuntime: it needs run_workflow and run_step"
-        )
-    runtime: FlowRuntime = found
-    missing = undefined(runtime)
-    if missing:
-        raise InvalidArgument(
-            f"--app: {type(runtime).__name__} of {application!r} does not define {missing}; a "
-            "FlowRuntime needs run_workflow and run_step"
-        )
-    known(runtime)
-    return runtime
-
-
-def _is_runtime(value: object) -> bool:
-    return all(callable(getattr(value, name, None)) for name in ("run_workflow", "run_step"))
-
-
-def _made_by(factory: Callable[[], Any], application: str) -> Any:
-    if not callable(factory):
-        return factory
-    try:
-        inspect.signature(factory).bind()
-    except (TypeError, ValueError):
-        raise InvalidArgument(
-            f"--app: {application!r} needs arguments; name an instance or a factory without any"
-        ) from None
-    with users_code(f"calling {application!r}"):
-        return factory()

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from flowpg.postgres.revisions import DEFAULT_SCHEMA
 from flowpg.resources import sql_root
 
 
@@ -28,7 +29,7 @@ def statements(root: Path | None = None) -> Iterator[tuple[Path, str]]:
 
 
 def install_fresh(
-    conn_or_dsn: psycopg.Connection[tuple[object, ...]] | str, schema: str = "flowpg"
+    conn_or_dsn: psycopg.Connection[tuple[object, ...]] | str, schema: str = DEFAULT_SCHEMA
 ) -> None:
     """Create ``schema`` and everything in it, in one transaction; the schema must not exist yet.
 

@@ -16,6 +16,7 @@ from flowpg.postgres.embedded import (
     default_directory,
     running_dsn,
 )
+from flowpg.postgres.revisions import DEFAULT_SCHEMA
 
 EMPTY_DSN = (
     "{name} is empty: name a database, as postgresql://user@host/name, or leave it out altogether "
@@ -39,7 +40,7 @@ class Target:
 def open_target(
     dsn: str | None,
     *,
-    schema: str = "flowpg",
+    schema: str = DEFAULT_SCHEMA,
     migrate: bool = True,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Iterator[Target]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flowpg.console.worker import load_runtime
+from flowpg.console.usercode import load_runtime
 from flowpg.errors import InvalidArgument
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from flowpg.console.worker import load_runtime
+from flowpg.console.usercode import load_runtime
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import InvalidArgument
 from flowpg.fleet.worker import FlowWorker
