@@ -10,6 +10,7 @@ import argparse
 import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
+from statistics import median
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ import psycopg
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.contestant import Contestant
 from benchmarks.harness.result import Result, Sample, rounded
-from benchmarks.harness.tables import call, fill, middle, old_snapshot, session, timed
+from benchmarks.harness.tables import call, fill, old_snapshot, session, timed
 from flowpg.model.records import Append, RunLease
 from flowpg.postgres import append_verbs, claim_verbs
 
@@ -54,7 +55,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
                     raise RuntimeError(f"{len(leases)} tasks were claimed, not {chosen.limit}")
                 release(connection, leases)
                 taken.append(took)
-        return Sample(middle(taken), {"slowest": rounded(max(taken))})
+        return Sample(median(taken), {"slowest": rounded(max(taken))})
 
     params = {
         "rows": chosen.rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from benchmarks import whole_set
 from benchmarks.catalog import QUESTIONS, question
 from benchmarks.contestants import PEERS, contestant
 from benchmarks.harness.bench import Bench
@@ -23,9 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_listing())
         return 0
     if first.name == _SET:
-        from benchmarks.harness.whole_set import main as run_set
-
-        return run_set(rest)
+        return whole_set.main(rest, answer)
     if first.name not in QUESTIONS:
         parser.error(f"there is no question {first.name!r}; --list names them")
     print(answer(first.name, rest))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from statistics import median
 
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.contestant import Contestant
 from benchmarks.harness.result import Result, Sample, rounded
-from benchmarks.harness.tables import call, fill, middle, old_snapshot, session, timed
+from benchmarks.harness.tables import call, fill, old_snapshot, session, timed
 from flowpg.postgres import reads, verbs
 
 
@@ -51,7 +52,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
                 taken.append(took)
             peek, _ = timed(lambda: call(connection, reads.next_wakeup()))
         return Sample(
-            middle(taken), {"slowest": rounded(max(taken)), "next_wakeup_ms": rounded(peek)}
+            median(taken), {"slowest": rounded(max(taken)), "next_wakeup_ms": rounded(peek)}
         )
 
     params = {

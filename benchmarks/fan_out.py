@@ -6,12 +6,12 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.contestant import Contestant, WorkerOptions, await_all, workers
 from benchmarks.harness.ledger import read
 from benchmarks.harness.result import Result, Sample, rounded
-from benchmarks.harness.tables import middle
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
                 first.setdefault(entry.run, entry.moment)
         whole = [(done[run_id] - began) * 1000 for run_id, began in begun.items()]
         inside = [(done[run_id] - first[run_id]) * 1000 for run_id in begun]
-        return Sample(middle(whole), {"from_first_step": rounded(middle(inside))})
+        return Sample(median(whole), {"from_first_step": rounded(median(inside))})
 
     params = {"steps": chosen.steps, "runs": chosen.runs}
     return bench.compare(measure, unit="ms", higher_is_better=False, params=params)

@@ -10,6 +10,7 @@ import random
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.contestant import (
@@ -21,7 +22,6 @@ from benchmarks.harness.contestant import (
 )
 from benchmarks.harness.ledger import read
 from benchmarks.harness.result import Result, Sample, percentile, rounded
-from benchmarks.harness.tables import middle
 from benchmarks.latency import TUNED
 
 
@@ -61,10 +61,10 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
         to_step = [(ran[run_id] - moment) * 1000 for run_id, moment in sent.items()]
         whole = [(done[run_id] - moment) * 1000 for run_id, moment in sent.items()]
         return Sample(
-            middle(to_step),
+            median(to_step),
             {
                 "p99": rounded(percentile(to_step, 0.99)),
-                "completed_p50": rounded(middle(whole)),
+                "completed_p50": rounded(median(whole)),
                 "completed_p99": rounded(percentile(whole, 0.99)),
             },
         )

@@ -11,12 +11,12 @@ import random
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.contestant import Contestant, WorkerOptions, await_all, workers
 from benchmarks.harness.ledger import read
 from benchmarks.harness.result import Result, Sample, percentile, rounded
-from benchmarks.harness.tables import middle
 
 TUNED = ("latency", "nothing")
 
@@ -59,12 +59,12 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
         to_step = [(ran[run_id] - began) * 1000 for run_id, began in begun.items()]
         waited = [(got[run_id] - done[run_id]) * 1000 for run_id in begun]
         return Sample(
-            middle(whole),
+            median(whole),
             {
                 "p99": rounded(percentile(whole, 0.99)),
-                "to_step_p50": rounded(middle(to_step)),
+                "to_step_p50": rounded(median(to_step)),
                 "to_step_p99": rounded(percentile(to_step, 0.99)),
-                "result_after_completion_p50": rounded(middle(waited)),
+                "result_after_completion_p50": rounded(median(waited)),
                 "result_after_completion_p99": rounded(percentile(waited, 0.99)),
             },
         )

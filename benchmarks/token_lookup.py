@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import random
 from functools import partial
+from statistics import median
 
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.contestant import Contestant
 from benchmarks.harness.result import Result, Sample, percentile, rounded
-from benchmarks.harness.tables import fill, middle, session, timed
+from benchmarks.harness.tables import fill, session, timed
 
 _FIND = "SELECT run_id FROM flowpg.flow_find_hook(%s)"
 
@@ -39,7 +40,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
                 taken.append(took)
             trip, _ = timed(lambda: [connection.execute("SELECT 1") for _ in range(200)])
         more = {"p99": rounded(percentile(taken, 0.99)), "round_trip_ms": rounded(trip / 200)}
-        return Sample(middle(taken), more)
+        return Sample(median(taken), more)
 
     params = {"rows": chosen.rows, "lookups": chosen.lookups}
     return bench.compare(measure, unit="ms", higher_is_better=False, params=params)

@@ -127,7 +127,10 @@ class Worker:
 
     def __init__(self, contestant: Contestant, options: WorkerOptions) -> None:
         self.command = [
-            *(sys.executable, "-m", "benchmarks.harness.child", contestant.name),
+            sys.executable,
+            "-m",
+            "benchmarks.harness.child",
+            contestant.name,
             json.dumps(asdict(options)),
         ]
         self._name = contestant.name

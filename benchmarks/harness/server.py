@@ -15,14 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks.harness.machine import tree_cpu_seconds
 from flowpg.postgres.embedded import EmbeddedPostgres
+from flowpg.testing.servers import with_database
 
 _TOLD = (
     "fsync",
@@ -82,14 +81,7 @@ class Server:
 
     def dsn_of(self, database: str) -> str:
         """URL of a database on this server."""
-        parts: dict[str, Any] = {**conninfo_to_dict(self._dsn), "dbname": database}
-        name = parts.pop("dbname")
-        user, password = parts.pop("user", None), parts.pop("password", None)
-        login = quote(user, safe="") if user else ""
-        if password:
-            login += ":" + quote(password, safe="")
-        query = urlencode({key: value for key, value in parts.items() if value is not None})
-        return f"postgresql://{login + '@' if login else ''}/{quote(name, safe='')}?{query}"
+        return with_database(self._dsn, database)
 
     def template(self, name: str) -> tuple[str, bool]:
         """The database that copies of ``name`` are made from, and whether it is a new, empty one.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +57,3 @@ def timed(action: Callable[[], Any]) -> tuple[float, Any]:
     began = time.perf_counter()
     found = action()
     return (time.perf_counter() - began) * 1000, found
-
-
-def middle(values: Sequence[float]) -> float:
-    """The median."""
-    return statistics.median(values)

@@ -14,8 +14,8 @@ from benchmarks.harness.result import Sample, rounded
 WARM_UP = 20
 """Runs before the clock starts: imports, prepared statements, a full pool."""
 
-
 _NO_TIME = 0.001
+"""Seconds that a burst takes at least, so that a rate can be told."""
 
 
 def burst(

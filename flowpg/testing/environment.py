@@ -26,8 +26,7 @@ from flowpg.replay.runtime import FlowRuntime
 from flowpg.store.memory import InMemoryEventStore
 from flowpg.store.sealing import sealed_request
 from flowpg.testing.faults import Mishap, ProcessDied
-from flowpg.testing.mocks import _NOTHING as _REAL
-from flowpg.testing.mocks import Call, StandIn, StepRef, make_mock, step_name
+from flowpg.testing.mocks import OWN_WORK, Call, StandIn, StepRef, make_mock, step_name
 from flowpg.testing.runs import TestedRun
 
 P = ParamSpec("P")
@@ -192,7 +191,7 @@ class WorkflowEnvironment:
         self,
         step: StepRef,
         *,
-        returns: Any = _REAL,
+        returns: Any = OWN_WORK,
         raises: BaseException | type[BaseException] | list[Any] | None = None,
         side_effect: Callable[..., Any] | None = None,
         failures: int | None = None,

@@ -18,7 +18,8 @@ from flowpg.model.codecs import STEP_INPUT, STEP_OUTPUT
 from flowpg.model.jsontext import copied
 from flowpg.replay.runtime import FlowRuntime, StepInvocation, WorkflowInvocation
 
-_NOTHING: Any = object()
+OWN_WORK: Any = object()
+"""What a mock returns that was told to return nothing: what the step itself would."""
 
 StepRef = StepBase | str
 """A step of an app, or the name of one."""
@@ -44,7 +45,7 @@ class Mock:
     """What a step does in place of its work; see ``WorkflowEnvironment.mock``."""
 
     name: str
-    returns: Any = _NOTHING
+    returns: Any = OWN_WORK
     raises: Sequence[BaseException | type[BaseException]] = ()
     side_effect: Callable[..., Any] | None = None
     failures: int | None = None
@@ -64,7 +65,7 @@ class Mock:
         error = self.error()
         if error is not None:
             raise error
-        if self.side_effect is None and self.returns is not _NOTHING:
+        if self.side_effect is None and self.returns is not OWN_WORK:
             return self.returns
         result = (self.side_effect or original)(*args, **kwargs)
         return await result if inspect.isawaitable(result) else result
@@ -164,7 +165,7 @@ class StandIn:
             # Asynchronous, and without a connection, whatever it stands in for.
             function: Any = _mocked(mock, step.function)
             working = AsyncStep(
-                *(function, step.name, step.retry, step.fatal, step.codec), step.timeouts
+                function, step.name, step.retry, step.fatal, step.codec, step.timeouts
             )
             working.codecs = app.codecs
         work = functools.partial(app.attempt, working)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cli
+from benchmarks import cli, whole_set
 from benchmarks.catalog import QUESTIONS
 from benchmarks.contestants import PEERS, contestant
-from benchmarks.harness import whole_set
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.contestant import Worker, WorkerOptions
 from benchmarks.harness.lanes import run_lanes

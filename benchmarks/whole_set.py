@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from benchmarks.contestants import PEERS, contestant
 from benchmarks.harness.chart import draw
 from benchmarks.harness.report import table
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+RESULTS = Path(__file__).resolve().parent / "results"
 
 _BOTH = "absurd,dbos"
 SET: tuple[tuple[str, str, str], ...] = (
@@ -52,10 +52,9 @@ SET: tuple[tuple[str, str, str], ...] = (
 """Label, command, and the peers it is measured beside."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the set and write results, table and chart into ``--into``."""
-    from benchmarks.cli import answer
-
+def main(arguments: Sequence[str], answer: Callable[[str, Sequence[str]], str]) -> int:
+    """Run the set and write results, table and chart into ``--into``. ``answer`` runs one question
+    with its options and returns its line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks set", description=__doc__)
     parser.add_argument("--into", type=Path, default=RESULTS, help="directory of the results")
     parser.add_argument("--peers", default=_BOTH, help="comma list; empty for none")
