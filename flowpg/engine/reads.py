@@ -35,7 +35,9 @@ class EngineReads(EngineCore):
         """All events of a run, in order. RunNotFound."""
         found: list[FlowEventEnvelope] = []
         while True:
-            page = await self.history_page(run_id, len(found), MAX_PAGE)
+            # Not by how many there are: a stream that someone has cut has gaps.
+            after = found[-1].sequence if found else 0
+            page = await self.history_page(run_id, after, MAX_PAGE)
             found += page
             if len(page) < MAX_PAGE:
                 return found

@@ -63,7 +63,8 @@ async def rehearse(runtime: FlowRuntime, loaded: LoadedRun) -> Rehearsal:
     run_id = loaded.run_id
     history, ended = _before_the_end(loaded.history)
     try:
-        tip = RunTip(replace(loaded, history=history))
+        head = history[-1].sequence if history else 0
+        tip = RunTip(replace(loaded, history=history, head_sequence=head))
     except (SerializationError, InvalidTransition) as error:
         return Rehearsal(run_id, "", Verdict.BLOCKED, blocked_reason(error))
     workflow = tip.snapshot.spec.name

@@ -13,6 +13,7 @@ from time import monotonic
 
 from flowpg.engine.attempt_clock import Limits
 from flowpg.engine.history import RunHistory
+from flowpg.errors import InvalidTransition
 from flowpg.model.events import DEADLINE_FIELDS, NewEvent
 from flowpg.model.records import LoadedRun
 from flowpg.model.snapshot import TERMINAL_STATUSES, StepSnapshot, WorkflowRunSnapshot
@@ -33,7 +34,7 @@ class RunTip:
         self.run_id = loaded.run_id
         self.history = RunHistory(loaded.run_id, loaded.history)
         self.snapshot: WorkflowRunSnapshot = projection.project(self.run_id, loaded.history)
-        self.stored = self.snapshot.last_sequence
+        self._take_stored(loaded)
         self.pending: list[NewEvent] = []
         self._now = loaded.now
         self._read_at = monotonic()
@@ -54,10 +55,21 @@ class RunTip:
         news = loaded.history[1:]
         projection.fold_onto(self.snapshot, news)
         self.history.take_in(news)
-        self.stored = self.snapshot.last_sequence
+        self._take_stored(loaded)
         self._now = max(self._now, loaded.now)
         self._read_at = monotonic()
         return True
+
+    def _take_stored(self, loaded: LoadedRun) -> None:
+        self.stored = self.snapshot.last_sequence
+        if self.stored != loaded.head_sequence:
+            # Both were read in one moment. Whatever is decided on that would be refused for ever.
+            raise InvalidTransition(
+                f"its history ends at event {self.stored}, but its row says "
+                f"{loaded.head_sequence}: someone has changed one of them past the guards; see "
+                "`A run that cannot be read` in docs/production.md",
+                run_id=self.run_id,
+            )
 
     @property
     def now(self) -> datetime:

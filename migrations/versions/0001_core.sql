@@ -648,6 +648,8 @@ COMMENT ON FUNCTION flow_event_id(text, bigint) IS 'The id of an event whose wri
 -- payload begins with the subject, as step_id, and keeps its text. C is a step_created, and S a
 -- step_started, whose payload ends with the usual policy or with attempt 1: that is left out.
 -- What flow_json_is_hard says yes to is never bundled: it could not be taken apart.
+-- An item that is none of these, which only an INSERT past the verbs can store, comes out as an
+-- event step_unreadable: no driver reads its run, and nobody else who reads the table is harmed.
 -- Arguments: as named. Locks: none. SQLSTATEs: none. Callers: internal, and the view flow_events.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_unbundle(p_bundle json, p_last bigint, p_count integer)
@@ -655,20 +657,31 @@ RETURNS TABLE (sequence bigint, event_type text, subject_id text, payload json)
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
     SELECT p_last - p_count + i.n,
-           CASE lower(i.letter)
-               WHEN 'd' THEN 'step_completed'
-               WHEN 'c' THEN 'step_created'
-               WHEN 's' THEN 'step_started'
+           CASE
+               WHEN i.letter IN ('d', 'c', 's') AND json_typeof(i.payload) = 'object'
+                    OR i.letter IN ('C', 'S') AND i.payload::text LIKE '{"%'
+               THEN CASE lower(i.letter)
+                   WHEN 'd' THEN 'step_completed'
+                   WHEN 'c' THEN 'step_created'
+                   WHEN 's' THEN 'step_started'
+               END
+               ELSE 'step_unreadable'
            END,
            i.payload ->> 'step_id',
-           CASE i.letter
-               WHEN 'C' THEN (left(i.payload::text, -1)
-                              || ',"retry":{"max_attempts":3,"delay_ms":0}}')::json
-               WHEN 'S' THEN (left(i.payload::text, -1) || ',"attempt":1}')::json
-               ELSE i.payload
+           CASE
+               WHEN i.letter = 'C' AND i.payload::text LIKE '{"%'
+                   THEN (left(i.payload::text, -1)
+                         || ',"retry":{"max_attempts":3,"delay_ms":0}}')::json
+               WHEN i.letter = 'S' AND i.payload::text LIKE '{"%'
+                   THEN (left(i.payload::text, -1) || ',"attempt":1}')::json
+               ELSE coalesce(i.payload, '{}')
            END
       FROM (SELECT a.n, a.item ->> 0 AS letter, a.item -> 1 AS payload
-              FROM json_array_elements(p_bundle) WITH ORDINALITY AS a (item, n)
+              FROM json_array_elements(
+                       CASE WHEN json_typeof(p_bundle) = 'array'
+                                 AND NOT flow_json_is_hard(p_bundle::text)
+                            THEN p_bundle ELSE '[null]'::json
+                       END) WITH ORDINALITY AS a (item, n)
             OFFSET 0) AS i;
 END;
 
@@ -718,7 +731,13 @@ SET search_path FROM CURRENT
 AS $$
 BEGIN
     IF octet_length(NEW.payload::text) > 1048576 THEN
-        PERFORM flow_raise_too_large(NEW.run_id, NEW.event_type, octet_length(NEW.payload::text));
+        PERFORM flow_raise_too_large(NEW.run_id, coalesce(NEW.event_type, 'bundled'),
+            octet_length(NEW.payload::text));
+    ELSIF NEW.event_type IS NULL AND NEW.event_count > 1 THEN
+        PERFORM flow_raise_transition(NEW.run_id, 'a bundle of step events, which is what a row '
+            'without a type is, needs an array of as many items as it has events, no escaped '
+            'NUL or surrogate in it, a sequence that leaves room for them, and no subject, '
+            'deadline, id or schema version');
     END IF;
     PERFORM flow_raise_transition(NEW.run_id, coalesce(
         flow_event_refusal(NEW.event_type, NEW.subject_id, NEW.due_at IS NOT NULL, NEW.payload),
@@ -2722,6 +2741,16 @@ CREATE TRIGGER flow_event_log_guard
                      THEN NEW.subject_id IS NOT NULL OR NEW.due_at IS NOT NULL
                           OR NEW.event_id IS NOT NULL OR NEW.schema_version IS NOT NULL
                           OR NEW.sequence = NEW.event_count
+                          OR octet_length(NEW.payload::text) > 1048576
+                          -- what flow_unbundle needs to come to an end whatever the items are
+                          OR CASE WHEN json_typeof(NEW.payload) = 'array'
+                                 THEN json_array_length(NEW.payload) <> NEW.event_count
+                                 ELSE true
+                             END
+                          OR strpos(NEW.payload::text, '\u') > 0
+                             AND (strpos(NEW.payload::text, '\u0000') > 0
+                                  OR strpos(NEW.payload::text, '\ud') > 0
+                                  OR strpos(NEW.payload::text, '\uD') > 0)
                  ELSE NEW.event_count <> 1
                       OR NEW.due_at < '0001-01-01 00:00:00+00'
                       OR NEW.due_at >= '10000-01-01 00:00:00+00'
@@ -2977,9 +3006,12 @@ BEGIN
           FROM (SELECT CASE WHEN a.n <= p_before THEN 0 ELSE 2 END AS place, a.n, a.event
                   FROM json_array_elements(p_events) WITH ORDINALITY AS a (event, n)
                 UNION ALL
-                SELECT 1, u.sequence, json_build_object('type', u.event_type, 'subject',
-                           u.subject_id, 'payload', u.payload)
-                  FROM flow_unbundle(p_steps, 0, 0) AS u) AS m);
+                SELECT 1, u.sequence, json_build_object('type',
+                           CASE WHEN json_array_length(u.item) = 2
+                                THEN nullif(u.event_type, 'step_unreadable') END,
+                           'subject', u.subject_id, 'payload', u.payload)
+                  FROM ROWS FROM (flow_unbundle(p_steps, 0, 0), json_array_elements(p_steps))
+                       AS u (sequence, event_type, subject_id, payload, item)) AS m);
 END
 $$;
 
@@ -3036,7 +3068,10 @@ BEGIN
             SELECT count(*)::integer AS steps,
                    bool_and(i.item::text LIKE '["_",{"step\_id":"_%}]'
                             AND substr(i.item::text, 3, 1) IN ('d', 'c', 's', 'C', 'S')
-                            AND substr(i.item::text, 18, 1) NOT IN ('"', ' ')) AS is_fine
+                            AND substr(i.item::text, 18, 1) NOT IN ('"', ' ')
+                            AND json_array_length(i.item) = 2
+                            AND (octet_length(i.item::text) <= 2048
+                                 OR octet_length(i.item -> 1 ->> 'step_id') <= 2048)) AS is_fine
               FROM json_array_elements(x.steps) AS i (item)
             ) AS b
          CROSS JOIN LATERAL (
@@ -8238,8 +8273,9 @@ AS $$
        AND p.proname <> 'flow_grant'
        AND NOT EXISTS (SELECT FROM verbs AS v WHERE v.name = p.proname)
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
-            'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
-            'flow_raise_not_found', 'flow_time_text', 'flow_missing_step', 'flow_unbundle',
+            'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_json_is_hard', 'flow_raise',
+            'flow_raise_argument', 'flow_raise_not_found', 'flow_time_text', 'flow_missing_step',
+            'flow_unbundle',
             'flow_waiting_for', 'flow_waiting_step',
             'flow_worker_admits'))
     UNION ALL

@@ -58,8 +58,9 @@ AS $$
        AND p.proname <> 'flow_grant'
        AND NOT EXISTS (SELECT FROM verbs AS v WHERE v.name = p.proname)
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
-            'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_raise', 'flow_raise_argument',
-            'flow_raise_not_found', 'flow_time_text', 'flow_missing_step', 'flow_unbundle',
+            'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_json_is_hard', 'flow_raise',
+            'flow_raise_argument', 'flow_raise_not_found', 'flow_time_text', 'flow_missing_step',
+            'flow_unbundle',
             'flow_waiting_for', 'flow_waiting_step',
             'flow_worker_admits'))
     UNION ALL

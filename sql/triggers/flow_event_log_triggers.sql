@@ -17,6 +17,16 @@ CREATE TRIGGER flow_event_log_guard
                      THEN NEW.subject_id IS NOT NULL OR NEW.due_at IS NOT NULL
                           OR NEW.event_id IS NOT NULL OR NEW.schema_version IS NOT NULL
                           OR NEW.sequence = NEW.event_count
+                          OR octet_length(NEW.payload::text) > 1048576
+                          -- what flow_unbundle needs to come to an end whatever the items are
+                          OR CASE WHEN json_typeof(NEW.payload) = 'array'
+                                 THEN json_array_length(NEW.payload) <> NEW.event_count
+                                 ELSE true
+                             END
+                          OR strpos(NEW.payload::text, '\u') > 0
+                             AND (strpos(NEW.payload::text, '\u0000') > 0
+                                  OR strpos(NEW.payload::text, '\ud') > 0
+                                  OR strpos(NEW.payload::text, '\uD') > 0)
                  ELSE NEW.event_count <> 1
                       OR NEW.due_at < '0001-01-01 00:00:00+00'
                       OR NEW.due_at >= '10000-01-01 00:00:00+00'

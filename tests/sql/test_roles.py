@@ -102,6 +102,7 @@ SELECT flow_uuid7()
 READER = """
 SELECT flow_now();
 SELECT flow_history('r');
+SELECT * FROM flow_events;
 SELECT flow_load_runs('{r}');
 SELECT flow_run_info('r');
 SELECT flow_list_runs('running', 'w', 'q', true);
@@ -136,6 +137,9 @@ def prepared(db: Database) -> None:
     db.start("r")
     hooks = [hook(f"h{n}", f"t{n}") for n in range(1, 5)]
     db.append({"run_id": "r", "events": [wait("w"), *hooks]})
+    # a row of several events, which everybody who reads takes apart
+    steps = '[["c",{"step_id":"b"}],["S",{"step_id":"b"}]]'
+    db.rows("SELECT flow_append_many(%s)", f'[{{"run_id":"r","steps":{steps}}}]')
 
 
 @pytest.mark.parametrize(

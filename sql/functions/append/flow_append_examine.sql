@@ -80,9 +80,12 @@ BEGIN
           FROM (SELECT CASE WHEN a.n <= p_before THEN 0 ELSE 2 END AS place, a.n, a.event
                   FROM json_array_elements(p_events) WITH ORDINALITY AS a (event, n)
                 UNION ALL
-                SELECT 1, u.sequence, json_build_object('type', u.event_type, 'subject',
-                           u.subject_id, 'payload', u.payload)
-                  FROM flow_unbundle(p_steps, 0, 0) AS u) AS m);
+                SELECT 1, u.sequence, json_build_object('type',
+                           CASE WHEN json_array_length(u.item) = 2
+                                THEN nullif(u.event_type, 'step_unreadable') END,
+                           'subject', u.subject_id, 'payload', u.payload)
+                  FROM ROWS FROM (flow_unbundle(p_steps, 0, 0), json_array_elements(p_steps))
+                       AS u (sequence, event_type, subject_id, payload, item)) AS m);
 END
 $$;
 

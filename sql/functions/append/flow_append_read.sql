@@ -43,7 +43,10 @@ BEGIN
             SELECT count(*)::integer AS steps,
                    bool_and(i.item::text LIKE '["_",{"step\_id":"_%}]'
                             AND substr(i.item::text, 3, 1) IN ('d', 'c', 's', 'C', 'S')
-                            AND substr(i.item::text, 18, 1) NOT IN ('"', ' ')) AS is_fine
+                            AND substr(i.item::text, 18, 1) NOT IN ('"', ' ')
+                            AND json_array_length(i.item) = 2
+                            AND (octet_length(i.item::text) <= 2048
+                                 OR octet_length(i.item -> 1 ->> 'step_id') <= 2048)) AS is_fine
               FROM json_array_elements(x.steps) AS i (item)
             ) AS b
          CROSS JOIN LATERAL (

@@ -9,7 +9,13 @@ SET search_path FROM CURRENT
 AS $$
 BEGIN
     IF octet_length(NEW.payload::text) > 1048576 THEN
-        PERFORM flow_raise_too_large(NEW.run_id, NEW.event_type, octet_length(NEW.payload::text));
+        PERFORM flow_raise_too_large(NEW.run_id, coalesce(NEW.event_type, 'bundled'),
+            octet_length(NEW.payload::text));
+    ELSIF NEW.event_type IS NULL AND NEW.event_count > 1 THEN
+        PERFORM flow_raise_transition(NEW.run_id, 'a bundle of step events, which is what a row '
+            'without a type is, needs an array of as many items as it has events, no escaped '
+            'NUL or surrogate in it, a sequence that leaves room for them, and no subject, '
+            'deadline, id or schema version');
     END IF;
     PERFORM flow_raise_transition(NEW.run_id, coalesce(
         flow_event_refusal(NEW.event_type, NEW.subject_id, NEW.due_at IS NOT NULL, NEW.payload),
