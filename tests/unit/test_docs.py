@@ -11,8 +11,17 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import typer
 
-PAGES = [Path("README.md"), Path("CONTRIBUTING.md"), *sorted(Path("docs").rglob("*.md"))]
+from flowpg.console.main import app
+
+PAGES = [
+    Path("README.md"),
+    Path("CONTRIBUTING.md"),
+    Path("examples/README.md"),
+    Path("sql/README.md"),
+    *sorted(Path("docs").rglob("*.md")),
+]
 SHOWN = [
     (page, text)
     for page in PAGES
@@ -59,3 +68,31 @@ def test_every_how_to_is_linked_from_the_readme() -> None:
     readme = Path("README.md").read_text(encoding="utf-8")
     pages = sorted(Path("docs/how-to").glob("*.md"))
     assert [str(page) for page in pages if f"({page})" not in readme] == []
+
+
+def test_every_example_is_in_their_readme() -> None:
+    readme = Path("examples/README.md").read_text(encoding="utf-8")
+    programs = sorted(path.name for path in Path("examples").glob("[!_]*.py"))
+    assert [name for name in programs if f"({name})" not in readme] == []
+
+
+def test_every_command_and_every_variable_of_an_option_is_in_the_page_about_them() -> None:
+    page = Path("docs/reference/commands.md").read_text(encoding="utf-8")
+    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+    variables = {
+        str(option.envvar)
+        for command in commands.values()
+        for option in command.params
+        if getattr(option, "envvar", None)
+    }
+    assert "FLOWPG_DSN" in variables
+    assert [name for name in commands if f"`flowpg {name}`" not in page] == []
+    assert [name for name in variables if f"`{name}`" not in page] == []
+
+
+def test_decisions_are_titled_by_their_number() -> None:
+    pages = sorted(Path("docs/decisions").glob("0*.md"))
+    titled = [page.read_text(encoding="utf-8").startswith(f"# {page.name[:4]}: ") for page in pages]
+    assert titled == [True] * len(pages)
+    numbers = [int(page.name[:4]) for page in pages]
+    assert numbers == list(range(1, len(pages) + 1))

@@ -17,8 +17,8 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"resources"}),
     frozenset({"store", "postgres"}),
     frozenset({"engine", "authoring", "client"}),
-    frozenset({"fleet", "observe", "sync"}),
-    frozenset({"console", "web", "testing"}),
+    frozenset({"fleet", "sync"}),
+    frozenset({"console", "testing"}),
 )
 
 # Neighbours that may be imported: the store's PostgreSQL half is a caller of the verbs.
