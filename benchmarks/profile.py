@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import psycopg
@@ -47,6 +48,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
             connection.execute("SELECT pg_stat_statements_reset()")
             with workers(contestant, wanted, 1) as running:
                 sample = burst(bench, contestant, dsn, running, "steps", given, chosen.runs)
+            _await_reports(connection)
             steps = max(1, chosen.steps) * chosen.runs
             functions = _functions(connection, steps)
             statements = _statements(connection, steps)
@@ -61,6 +63,18 @@ def run(bench: Bench, chosen: argparse.Namespace) -> Result:
 
     params = {**given, "runs": chosen.runs}
     return bench.compare(measure, unit="us/step", higher_is_better=False, params=params)
+
+
+def _await_reports(connection: psycopg.Connection[Any]) -> None:
+    """Wait until the sessions of the workers are gone: a session reports its functions then."""
+    deadline = monotonic() + 10
+    others = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND backend_type = 'client backend'"
+    )
+    while connection.execute(others).fetchone() != (0,) and monotonic() < deadline:
+        sleep(0.01)
 
 
 def _functions(connection: psycopg.Connection[Any], steps: int) -> list[tuple[Any, ...]]:

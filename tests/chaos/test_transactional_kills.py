@@ -46,7 +46,7 @@ async def kill_often(dsn: str, kills: int, runs: int) -> int:
     assert nursery.stdin is not None
     assert nursery.stdout is not None
     chance = random.Random(kills)
-    connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+    connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True, prepare_threshold=None)
     worker = 0
 
     async def value(query: str) -> Any:

@@ -160,12 +160,13 @@ async def test_a_run_that_was_ended_although_nobody_can_read_it_keeps_no_task(
     run_id = await engine.start(SPEC)
     assert postgres_only.dsn is not None
     with psycopg.connect(postgres_only.dsn, autocommit=True) as connection:
-        connection.execute("SET session_replication_role = replica")
-        connection.execute(
-            "UPDATE flowpg.flow_event_log SET payload = '{\"spec\": 5}' WHERE run_id = %s"
-            " AND sequence = 1",
-            (run_id,),
-        )
+        with connection.transaction():  # a pooler hands the session on to others
+            connection.execute("SET LOCAL session_replication_role = replica")
+            connection.execute(
+                "UPDATE flowpg.flow_event_log SET payload = '{\"spec\": 5}' WHERE run_id = %s"
+                " AND sequence = 1",
+                (run_id,),
+            )
         client = FlowClient(postgres_only.dsn)
         client.request_cancellation(run_id, "it is broken")
         assert await FlowWorker(engine).run_once() == 1
