@@ -103,7 +103,6 @@ def set_attributes(plan: Planning, command: SetAttributes) -> None:
 
 def _close(plan: Planning, wanted: bool, event: Callable[[], NewEvent]) -> None:
     if not wanted:
-        plan.plan.resolved = True
         return
     plan.emit(event())
     plan.live += 1

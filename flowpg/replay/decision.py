@@ -217,7 +217,6 @@ class _Planner:
         if status is StepStatus.CANCELLED:
             raise self.cancelled(f"step {step.step_id!r}")
         if not status.open:
-            self.plan.resolved = True
             return None
         self.live += 1
         self.work += 1
@@ -260,7 +259,6 @@ class _Planner:
         elif wait.status is WaitStatus.CANCELLED:
             raise self.cancelled(f"wait {wait_id!r}")
         elif wait.status is WaitStatus.COMPLETED:
-            self.plan.resolved = True
             return
         self.live += 1
         self.work += 1
@@ -276,7 +274,6 @@ class _Planner:
             if hook.status is HookStatus.CANCELLED:
                 raise self.cancelled(f"hook {hook_id!r}")
             if hook.status is not HookStatus.ACTIVE:
-                self.plan.resolved = True
                 return
         self.live += 1
         self.work += 1
@@ -289,7 +286,6 @@ class _Planner:
         recorded = self.run.open.progress.get(progress.progress_id)
         if recorded is not None:
             validation.check_progress(self.replay, recorded, progress)
-            self.plan.resolved = True
             return
         self.emit(definitions.new_progress(command))
         self.plan.news = True
@@ -301,7 +297,6 @@ class _Planner:
         linked = self.run.child_operations.get(child.reference_id)
         if linked is not None:
             validation.check_child(self.replay, linked, child)
-            self.plan.resolved = True
             return
         self.emit(definitions.new_child(command))
         self.plan.news = True

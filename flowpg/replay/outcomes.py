@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from flowpg.model import events, jsontext
-from flowpg.model.events import NewEvent
 from flowpg.model.retry import MAX_DELAY_MS
 from flowpg.model.sizes import limits
 from flowpg.model.snapshot import StepSnapshot, StepStatus, WorkflowRunSnapshot
@@ -93,13 +92,6 @@ def settle(
         )
     _failed(snapshot, step, outcome, plan, relaunch, now)
     return plan
-
-
-def outcome_events(
-    snapshot: WorkflowRunSnapshot, step_id: str, attempt: int, outcome: Outcome
-) -> list[NewEvent]:
-    """Only the events of ``settle``."""
-    return settle(snapshot, step_id, attempt, outcome).events
 
 
 def error_text(text: str) -> str:

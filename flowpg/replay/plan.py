@@ -37,16 +37,13 @@ def following(step: StepSnapshot, *, again: bool = False) -> StepLaunch:
 class Plan:
     """``events`` go into one append, in order; ``launches`` may start when that is committed.
 
-    ``ended`` says that the last event ends the run. ``resolved`` says that something the decision
-    names has its outcome already, so workflow code that comes back with the same decision has not
-    looked at it.
-    ``refused`` holds the steps whose input is too large, with the error they fail with at once.
-    ``news`` says that the same code, asked again once this is recorded, could decide on more.
+    ``ended`` says that the last event ends the run. ``refused`` holds the steps whose input is too
+    large, with the error they fail with at once. ``news`` says that the same code, asked again once
+    this is recorded, could decide on more.
     """
 
     events: list[NewEvent] = field(default_factory=list)
     launches: list[StepLaunch] = field(default_factory=list)
     ended: bool = False
-    resolved: bool = False
     refused: list[tuple[str, str]] = field(default_factory=list)
     news: bool = False

@@ -75,8 +75,12 @@ def apply(
 
 
 def fold_new(snapshot: WorkflowRunSnapshot, events: Iterable[NewEvent], now: datetime) -> None:
-    """As ``apply_new`` for each of the events that a run is to get next. After an error the events
-    before the offending one are folded in."""
+    """Fold events that are not stored yet, as if they were recorded at ``now``, in place.
+
+    ``restamp`` corrects their times once the store has recorded them. If it never does, the
+    snapshot is useless and must be projected again. Raises as ``apply`` does; the events before the
+    offending one are then folded in.
+    """
     for event in events:
         due_at = event.due_at
         if event.due_in is not None:
@@ -110,23 +114,10 @@ def fold_onto(
     return snapshot
 
 
-def apply_new(
-    snapshot: WorkflowRunSnapshot | None, run_id: str, event: NewEvent, now: datetime
-) -> WorkflowRunSnapshot:
-    """Fold an event that is not stored yet, as if it were recorded at ``now``, in place.
-
-    ``restamp`` corrects its times once the store has recorded it. If it never is, the snapshot is
-    useless and must be projected again.
-    """
-    due_at = event.due_at if event.due_in is None else _due(event, now, run_id)
-    sequence = 1 if snapshot is None else snapshot.last_sequence + 1
-    return apply(snapshot, run_id, event.type, event.data, sequence, now, due_at)
-
-
 def restamp(
     snapshot: WorkflowRunSnapshot, events: Iterable[NewEvent], recorded_at: datetime
 ) -> None:
-    """Replace the provisional times of ``events``, folded by ``apply_new``, by those that follow
+    """Replace the provisional times of ``events``, folded by ``fold_new``, by those that follow
     from the time at which the store recorded them. All of them must be of one append."""
     for event in events:
         if event.type == RUN_CANCELLATION_REQUESTED and snapshot.cancellation is not None:

@@ -36,7 +36,7 @@ from flowpg.model.records import (
 )
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.model.spec import WorkflowSpec
-from flowpg.replay.projection import apply_new, project
+from flowpg.replay.projection import fold_new, project
 from flowpg.store.memory import InMemoryEventStore
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
@@ -116,7 +116,7 @@ class BothStores(RuleBasedStateMachine):
         for _ in range(data.draw(st.integers(1, 3))):
             if not snapshot.terminal:
                 new.append(data.draw(next_event(snapshot)))
-                apply_new(snapshot, run_id, new[-1], self.now)
+                fold_new(snapshot, [new[-1]], self.now)
         self.append(data, run_id, new or [events.run_started()], head)
 
     @rule(data=st.data(), run_id=runs)

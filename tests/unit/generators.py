@@ -14,8 +14,7 @@ from flowpg.model.events import NewEvent
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus, StepSnapshot, StepStatus, WorkflowRunSnapshot
-from flowpg.replay import projection
-from tests.unit.histories import NOW, RUN, cancellation, created, event, received, step
+from tests.unit.histories import NOW, RUN, add, begun, cancellation, created, event, received, step
 
 
 def examples(number: int) -> settings:
@@ -67,14 +66,14 @@ _Draw = Callable[[st.SearchStrategy[Any]], Any]
 def legal_histories(draw: _Draw, max_events: int = 25) -> list[NewEvent]:
     """Events that may follow one another, deadlines left for the store to compute included."""
     made = [created(draw(json_values))]
-    run = projection.apply_new(None, RUN, made[0], NOW)
+    run = begun(made[0])
     for _ in range(draw(st.integers(0, max_events))):
         choices = _choices(run)
         if not choices:
             break
         following = draw(st.sampled_from(choices))(draw)
         made.append(following)
-        projection.apply_new(run, RUN, following, NOW)
+        add(run, following)
     return made
 
 

@@ -69,11 +69,15 @@ def received(hook_id: str, payload: Any) -> NewEvent:
 
 def fold(*folded: NewEvent, now: datetime = NOW) -> WorkflowRunSnapshot:
     """The snapshot of exactly these events."""
-    snapshot: WorkflowRunSnapshot | None = None
-    for one in folded:
-        snapshot = projection.apply_new(snapshot, RUN, one, now)
-    assert snapshot is not None
+    first, *others = folded
+    snapshot = begun(first, now)
+    add(snapshot, *others, now=now)
     return snapshot
+
+
+def begun(first: NewEvent, now: datetime = NOW) -> WorkflowRunSnapshot:
+    """The snapshot after the first event of a run."""
+    return projection.apply(None, RUN, first.type, first.data, 1, now)
 
 
 def running(*folded: NewEvent, now: datetime = NOW) -> WorkflowRunSnapshot:
@@ -83,8 +87,7 @@ def running(*folded: NewEvent, now: datetime = NOW) -> WorkflowRunSnapshot:
 
 def add(snapshot: WorkflowRunSnapshot, *folded: NewEvent, now: datetime = NOW) -> None:
     """Fold more events, in place."""
-    for one in folded:
-        projection.apply_new(snapshot, snapshot.run_id, one, now)
+    projection.fold_new(snapshot, folded, now)
 
 
 def envelopes(*stored: NewEvent, run_id: str = RUN) -> list[FlowEventEnvelope]:
@@ -106,7 +109,7 @@ def assert_refused(snapshot: WorkflowRunSnapshot, refused: NewEvent, reason: str
     """The event may not follow: the error says why, and the snapshot is as it was."""
     before = deepcopy(snapshot)
     with pytest.raises(InvalidTransition, match=reason) as caught:
-        projection.apply_new(snapshot, snapshot.run_id, refused, NOW)
+        add(snapshot, refused)
     assert caught.value.run_id == snapshot.run_id
     assert snapshot == before
     assert snapshot.open == before.open

@@ -23,7 +23,7 @@ from flowpg.model.typed import typed
 from flowpg.replay import projection
 from flowpg.replay.repair import due_events, due_retries, next_deadline, repair_events
 from tests.unit.generators import broken_histories, examples, legal_histories
-from tests.unit.histories import NOW, RUN, SECOND, add, fold
+from tests.unit.histories import NOW, RUN, SECOND, add, begun, fold
 
 HOUR = timedelta(hours=1)
 
@@ -86,9 +86,10 @@ def test_events_folded_ahead_of_the_store_equal_those_it_recorded(history: list[
 def test_what_is_open_is_known_without_a_scan_and_decides_what_is_suspended(
     history: list[NewEvent],
 ) -> None:
-    run: WorkflowRunSnapshot | None = None
-    for one in history:
-        run = projection.apply_new(run, RUN, one, NOW)
+    first, *others = history
+    run = begun(first)
+    for one in others:
+        add(run, one)
         assert run.open == scanned(run)
         if run.status in (RunStatus.RUNNING, RunStatus.SUSPENDED):
             assert (run.status is RunStatus.SUSPENDED) == run.open.suspends

@@ -8,11 +8,9 @@ from flowpg.errors import InvalidTransition
 from flowpg.model import events
 from flowpg.model.retry import DEFAULT_RETRY, RetryPolicy
 from flowpg.model.snapshot import RunStatus, StepStatus
-from flowpg.replay import projection
 from tests.unit.histories import (
     CONTINUE,
     NOW,
-    RUN,
     SECOND,
     add,
     assert_refused,
@@ -84,8 +82,8 @@ def test_a_delay_whose_deadline_would_be_no_time_is_refused() -> None:
     decades = RetryPolicy.fixed(3, timedelta(days=365 * 50))
     run = running()
     with pytest.raises(InvalidTransition, match="no valid deadline"):
-        projection.apply_new(run, RUN, step("a", decades), late)
-    projection.apply_new(run, RUN, step("a", DELAYED), late)
+        add(run, step("a", decades), now=late)
+    add(run, step("a", DELAYED), now=late)
 
 
 @pytest.mark.parametrize("attempt", [0, 2, -1])
