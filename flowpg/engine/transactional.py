@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from flowpg.errors import LeaseLost, NonRetryable, StoreUnavailable
+from flowpg.errors import LeaseLost, NonRetryable, PayloadTooLarge, StoreUnavailable
 from flowpg.model import events, jsontext
 from flowpg.model.sizes import limits
 from flowpg.postgres.enlist import run_enlisted, run_enlisted_sync
@@ -83,8 +83,8 @@ class StepTransactions:
         """Await ``function(connection)`` and commit what it returns with what it wrote.
 
         ``finishing`` is asked right before, and may still refuse. Raises what the function raises,
-        after a rollback; AttemptOver; SerializationError or NonRetryable for a value that cannot
-        be stored.
+        after a rollback; AttemptOver; SerializationError or PayloadTooLarge for a value that cannot
+        be stored; NonRetryable if the function has ended the transaction itself.
         """
         check_kind(kind)
         patience = _Patience(step, self._patience)
@@ -223,10 +223,7 @@ class _Work:
         payload = f'{{"step_id":{jsontext.encode(step.step_id)},"output":{success.text}}}'
         event = events.NewEvent(events.STEP_COMPLETED, {}, text=payload)
         if size := oversize(event, step.run_id, step.step_id):
-            raise NonRetryable(
-                f"{what} takes {size} bytes in its event, the limit is {limits.most}; "
-                "store it elsewhere and return a reference"
-            )
+            raise PayloadTooLarge(step.run_id, event.type, size, limits.most, step.step_id)
         about = step.run_id, self.epoch, step.step_id, step.attempt
         call = complete_step(*about, payload, step.task_id)
         return success, call
@@ -237,6 +234,11 @@ class _Work:
             raise AttemptOver(LeaseLost(self.step.run_id, self.epoch))
         if done.outcome in ("superseded", "run_terminal", "run_not_found"):
             raise AttemptOver
+        if done.outcome == "transaction_ended":
+            raise NonRetryable(
+                "the step has ended its transaction itself, so that it could not be committed "
+                "together with the step's completion; leave commit and rollback to flowpg"
+            )
         if done.outcome != "appended":
             raise NonRetryable(f"its completion was refused: {done.reason or done.outcome}")
 

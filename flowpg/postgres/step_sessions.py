@@ -3,6 +3,9 @@
 They are apart from the connections of the store: a step may keep its transaction open while the
 appends of other runs, and its own heartbeat, go on. Each kind is opened in a transaction that is
 rolled back unless ``commit`` is called.
+
+The transaction is DEFERRABLE, which means nothing in one that writes, and which no other is: so the
+verb that records the completion sees whether it is still this one, or the step has ended it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +22,15 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from flowpg.errors import InvalidArgument, NonRetryable, StoreError, StoreUnavailable
+from flowpg.errors import InvalidArgument, StoreError, StoreUnavailable
 from flowpg.postgres.errors import connection_refused, is_driver_error
 from flowpg.postgres.pool import connection_options
 from flowpg.replay.runtime import TransactionKind
 
 Kind = TransactionKind
+
+_MARK = "SET TRANSACTION DEFERRABLE"
+"""Of no transaction that begins after it, whoever begins that."""
 
 MAX_CONNECTIONS = 8
 """Transactional steps of one engine that are at work at once; more wait."""
@@ -33,8 +39,8 @@ MAX_CONNECTIONS = 8
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An open transaction: what the code of the step gets, the connection that verbs are run on,
-    what is to be done first of all (flushing a session; NonRetryable if the step has ended its
-    transaction itself), and how to commit. Both are awaited where the session is asynchronous."""
+    what is to be done first of all (flushing a session), and how to commit. Both are awaited where
+    the session is asynchronous."""
 
     given: Any
     connection: Any
@@ -85,16 +91,18 @@ class StepSessions:
         async with self._async_slots:
             connection = await self._async_connection()
             try:
-                transaction = connection.transaction()
-                await transaction.__aenter__()
+                block = connection.transaction()
                 try:
-                    commit = functools.partial(transaction.__aexit__, None, None, None)
-                    check = functools.partial(_check_async, connection)
-                    yield Opened(connection, connection, check, commit)
+                    transaction = await block.__aenter__()
+                except psycopg.Error as error:
+                    raise connection_refused(error) from None
+                try:
+                    commit = functools.partial(block.__aexit__, None, None, None)
+                    yield Opened(connection, connection, _nothing_async, commit)
                 finally:
-                    if _open(connection):
+                    if _entered(connection, transaction):
                         with contextlib.suppress(psycopg.Error):
-                            await transaction.__aexit__(psycopg.Rollback, psycopg.Rollback(), None)
+                            await block.__aexit__(psycopg.Rollback, psycopg.Rollback(), None)
             finally:
                 connection.row_factory = psycopg.rows.tuple_row
                 if self._may_keep(connection):
@@ -116,6 +124,7 @@ class StepSessions:
                 self._dsn, autocommit=True, **self._options
             )
             await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+            await connection.set_deferrable(True)
         except psycopg.Error as error:
             raise connection_refused(error) from None
         return connection
@@ -129,7 +138,11 @@ class StepSessions:
             raise _refused(error) from None
         try:
             transaction = await connection.begin()
-            commit = _alchemy_commit(transaction)
+            try:
+                await connection.exec_driver_sql(_MARK)
+            except Exception as error:  # noqa: BLE001
+                raise _refused(error) from None
+            commit = transaction.commit
             if kind == "connection":
                 yield Opened(connection, connection, _nothing_async, commit)
                 return
@@ -180,16 +193,18 @@ class StepSessions:
         try:
             connection = self._sync_connection()
             try:
-                transaction = connection.transaction()
-                transaction.__enter__()
+                block = connection.transaction()
                 try:
-                    commit = functools.partial(transaction.__exit__, None, None, None)
-                    check = functools.partial(_check, connection)
-                    yield Opened(connection, connection, check, commit)
+                    transaction = block.__enter__()
+                except psycopg.Error as error:
+                    raise connection_refused(error) from None
+                try:
+                    commit = functools.partial(block.__exit__, None, None, None)
+                    yield Opened(connection, connection, _nothing, commit)
                 finally:
-                    if _open(connection):
+                    if _entered(connection, transaction):
                         with contextlib.suppress(psycopg.Error):
-                            transaction.__exit__(psycopg.Rollback, psycopg.Rollback(), None)
+                            block.__exit__(psycopg.Rollback, psycopg.Rollback(), None)
             finally:
                 connection.row_factory = psycopg.rows.tuple_row
                 with self._lock:
@@ -211,6 +226,7 @@ class StepSessions:
         try:
             connection = psycopg.connect(self._dsn, autocommit=True, **self._options)
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            connection.deferrable = True
         except psycopg.Error as error:
             raise connection_refused(error) from None
         return connection
@@ -224,7 +240,11 @@ class StepSessions:
             raise _refused(error) from None
         with connecting as connection:
             transaction = connection.begin()
-            commit = _alchemy_commit(transaction)
+            try:
+                connection.exec_driver_sql(_MARK)
+            except Exception as error:  # noqa: BLE001
+                raise _refused(error) from None
+            commit = transaction.commit
             if kind == "connection":
                 yield Opened(connection, connection, _nothing, commit)
                 return
@@ -287,41 +307,16 @@ def is_lost(connection: Any, error: BaseException) -> bool:
     return bool(getattr(error, "connection_invalidated", False))
 
 
-def _open(connection: Any) -> bool:
-    states = (TransactionStatus.INTRANS, TransactionStatus.INERROR, TransactionStatus.ACTIVE)
-    return not connection.closed and connection.pgconn.transaction_status in states
-
-
-def _alchemy_commit(transaction: Any) -> Callable[[], Any]:
-    def commit() -> Awaitable[None] | None:
-        if not transaction.is_active:
-            raise NonRetryable(_ENDED)
-        done: Awaitable[None] | None = transaction.commit()
-        return done
-
-    return commit
+def _entered(connection: Any, transaction: Any) -> bool:
+    """Whether a transaction block is to be left by a rollback, be it for psycopg's count alone."""
+    active: bool = transaction.status is transaction.Status.ACTIVE
+    return active and not connection.closed
 
 
 def _refused(error: BaseException) -> BaseException:
     if not is_driver_error(error):
         return error
     return connection_refused(getattr(error, "orig", None) or error)
-
-
-_ENDED = (
-    "the step has ended its transaction itself, so that it could not be committed together with "
-    "the step's completion; leave commit and rollback to flowpg"
-)
-
-
-def _check(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    # By a COMMIT or ROLLBACK as text, which psycopg does not refuse.
-    if connection.pgconn.transaction_status == TransactionStatus.IDLE:
-        raise NonRetryable(_ENDED)
-
-
-async def _check_async(connection: psycopg.AsyncConnection[Any]) -> None:
-    _check(connection)
 
 
 def _nothing() -> None:

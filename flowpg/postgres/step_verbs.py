@@ -15,7 +15,7 @@ from flowpg.postgres.calls import Call, Function, Row, utc
 
 _COMPLETE = Function(
     "flow_complete_step",
-    ("text", "bigint", "text", "integer", "json"),
+    ("text", "bigint", "text", "integer", "json", "boolean"),
     ("outcome", "head_sequence", "recorded_at", "detail:text"),
 )
 _COMPLETED = Function(
@@ -23,7 +23,7 @@ _COMPLETED = Function(
 )
 _SETTLE = Function(
     "flow_settle_step",
-    ("text", "bigint", "bigint", "text", "integer", "json"),
+    ("text", "bigint", "bigint", "text", "integer", "json", "boolean"),
     ("outcome", "head_sequence", "recorded_at", "detail:text"),
 )
 _SUPERSEDED = Function("flow_superseded_steps", ("json",), ("task_id",))
@@ -34,7 +34,7 @@ _HEARTBEAT = Function("flow_step_heartbeat", ("text", "text"), ("details:text",)
 @dataclass(frozen=True, slots=True)
 class StepCompletion:
     """What became of a completion: ``appended``, with the sequence and time of its event, or why it
-    was refused."""
+    was refused, such as ``transaction_ended``: it was not the transaction the step began in."""
 
     outcome: str
     sequence: int
@@ -45,14 +45,15 @@ class StepCompletion:
 def complete_step(
     run_id: str, epoch: int, step_id: str, attempt: int, payload: str, task_id: int | None = None
 ) -> Call[StepCompletion]:
-    """Record that an attempt has returned; ``payload`` is that of ``step_completed``. ``epoch`` is
-    the fence of the run, or of the task ``task_id``."""
+    """Record that an attempt has returned, in the deferrable transaction of its work; ``payload``
+    is that of ``step_completed``. ``epoch`` is the fence of the run, or of the task ``task_id``."""
     if task_id is not None:
         subject = jsontext.quote(step_id)
         event = f'{{"type":"step_completed","subject":{subject},"payload":{payload}}}'
         lease = StepLease(run_id, step_id, attempt, task_id, epoch)
-        return settle_step(lease, event)
-    return Call(_COMPLETE, (run_id, str(epoch), step_id, str(attempt), payload), _read_completion)
+        return settle_step(lease, event, deferrable=True)
+    values = (run_id, str(epoch), step_id, str(attempt), payload, "true")
+    return Call(_COMPLETE, values, _read_completion)
 
 
 def _read_completion(rows: Sequence[Row]) -> StepCompletion:
@@ -61,10 +62,12 @@ def _read_completion(rows: Sequence[Row]) -> StepCompletion:
     return StepCompletion(outcome, sequence, utc(recorded_at), str(said.get("reason", "")))
 
 
-def settle_step(lease: StepLease, event: str) -> Call[StepCompletion]:
-    """Record how the attempt of a task ended; ``event`` is the text of an event in an append."""
+def settle_step(lease: StepLease, event: str, *, deferrable: bool = False) -> Call[StepCompletion]:
+    """Record how the attempt of a task ended; ``event`` is the text of an event in an append.
+    ``deferrable``: only in a transaction that is."""
     values = (lease.run_id, str(lease.task_id), str(lease.epoch), lease.step_id)
-    return Call(_SETTLE, (*values, str(lease.attempt), event), _read_completion)
+    flag = "true" if deferrable else "false"
+    return Call(_SETTLE, (*values, str(lease.attempt), event, flag), _read_completion)
 
 
 def superseded_steps(leases: Sequence[StepLease]) -> Call[set[int]]:

@@ -4981,15 +4981,18 @@ COMMENT ON FUNCTION flow_step_tip(text, text) IS 'The newest event of one step.'
 -- flow_complete_step: records that an attempt has returned, in the transaction in which the step
 -- did its work, so that both take effect or neither does.
 -- Arguments: p_run_id; p_epoch, the fence; p_step_id; p_attempt, the attempt that returned;
---   p_payload, the payload of step_completed.
+--   p_payload, the payload of step_completed; p_is_deferrable, whether the transaction in which the
+--   step began is the only deferrable one: in another it has ended.
 -- Returns one row. outcome: appended; lease_lost, run_terminal, run_not_found, invalid as of
---   flow_append_many; superseded, when this attempt is not waited for, or not any more.
+--   flow_append_many; superseded, when this attempt is not waited for, or not any more;
+--   transaction_ended, when this is not the transaction in which the step began.
 --   Unless it is appended the caller rolls its transaction back. The head moves whatever the driver
 --   of the run knows of it: its next append is then refused once, and it reads what came.
 -- Locks: as flow_append_many, until the end of the transaction: call it last.
 -- SQLSTATEs: those of flow_append_many. Callers: worker.
 CREATE FUNCTION flow_complete_step(
-    p_run_id text, p_epoch bigint, p_step_id text, p_attempt integer, p_payload json
+    p_run_id text, p_epoch bigint, p_step_id text, p_attempt integer, p_payload json,
+    p_is_deferrable boolean DEFAULT false
 ) RETURNS TABLE (outcome text, head_sequence bigint, recorded_at timestamptz, detail json)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -5000,6 +5003,10 @@ DECLARE
     v_status text;
     v_epoch bigint;
 BEGIN
+    IF p_is_deferrable AND current_setting('transaction_deferrable') <> 'on' THEN
+        RETURN QUERY SELECT 'transaction_ended', 0::bigint, flow_now(), NULL::json;
+        RETURN;
+    END IF;
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     SELECT r.status, r.lease_epoch INTO v_status, v_epoch
       FROM flow_runs AS r
@@ -5041,9 +5048,10 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_complete_step(text, bigint, text, integer, json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_complete_step(text, bigint, text, integer, json, boolean)
+    FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_step_completed(text, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_complete_step(text, bigint, text, integer, json)
+COMMENT ON FUNCTION flow_complete_step(text, bigint, text, integer, json, boolean)
     IS 'Records that an attempt has returned, in the transaction of its work.';
 COMMENT ON FUNCTION flow_step_completed(text, text)
     IS 'Whether a step is completed, once nobody is about to complete it.';
@@ -5248,14 +5256,17 @@ COMMENT ON FUNCTION flow_route_steps(json, text, json)
 -- removes its task and wakes its run, all in one transaction.
 -- Arguments: p_run_id; p_task_id and p_epoch, the task and its fence; p_step_id; p_attempt;
 --   p_event, one event of flow_append_many: step_completed, step_retrying, step_failed or
---   step_non_retryable. What else follows from it is the driver's.
+--   step_non_retryable. What else follows from it is the driver's. p_is_deferrable as of
+--   flow_complete_step.
 -- Returns one row. outcome: appended; lease_lost, when the task is somebody else's by now, or done;
---   superseded, when nobody waits for this attempt any more; run_terminal, run_not_found, invalid
---   as of flow_append_many. Unless it is appended nothing was changed.
+--   transaction_ended as of flow_complete_step; superseded, when nobody waits for this attempt any
+--   more; run_terminal, run_not_found, invalid as of flow_append_many. Unless it is appended
+--   nothing was changed.
 -- Locks, in order: as flow_append_many; the queue rows of the task and of the run.
 -- SQLSTATEs: those of flow_append_many. Callers: worker.
 CREATE FUNCTION flow_settle_step(
-    p_run_id text, p_task_id bigint, p_epoch bigint, p_step_id text, p_attempt integer, p_event json
+    p_run_id text, p_task_id bigint, p_epoch bigint, p_step_id text, p_attempt integer,
+    p_event json, p_is_deferrable boolean DEFAULT false
 ) RETURNS TABLE (outcome text, head_sequence bigint, recorded_at timestamptz, detail json)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -5266,6 +5277,10 @@ DECLARE
     v_tip record;
     v_done record;
 BEGIN
+    IF p_is_deferrable AND current_setting('transaction_deferrable') <> 'on' THEN
+        RETURN QUERY SELECT 'transaction_ended', 0::bigint, flow_now(), NULL::json;
+        RETURN;
+    END IF;
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     PERFORM FROM flow_tasks AS t
       WHERE t.task_id = p_task_id AND t.kind = 'run_step' AND t.run_id = p_run_id
@@ -5320,9 +5335,10 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json, boolean)
+    FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_superseded_steps(json) FROM PUBLIC;
-COMMENT ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json)
+COMMENT ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json, boolean)
     IS 'Records how an attempt ended that a worker of another queue carried out.';
 COMMENT ON FUNCTION flow_superseded_steps(json)
     IS 'Which attempts at work nobody waits for any more.';

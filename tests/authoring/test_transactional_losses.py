@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from flowpg.model.retry import RetryPolicy
-from flowpg.model.snapshot import RunStatus
 from flowpg.postgres.step_sessions import Opened, StepSessions
 from tests.authoring.test_transactional_steps import (
     application,
@@ -150,30 +149,3 @@ async def test_an_error_of_the_step_is_its_own_whatever_became_of_the_connection
     found = await run(await postgres_only.engine(app), app)
     assert "ValueError: mine" in str(found.error)
     assert rows(ledger) == 0
-
-
-@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK", "commit; select 1"])
-@pytest.mark.parametrize("asynchronous", [True, False])
-async def test_a_step_that_ends_its_transaction_itself_fails_for_good(
-    postgres_only: EngineStore, ledger: psycopg.Connection[Any], ending: str, asynchronous: bool
-) -> None:
-    tries: list[int] = []
-
-    async def ends_async(connection: psycopg.AsyncConnection[Any], value: int) -> int:
-        tries.append(value)
-        await psycopg_async(connection, value)
-        await connection.execute(ending.encode())
-        return value
-
-    def ends_sync(connection: psycopg.Connection[Any], value: int) -> int:
-        tries.append(value)
-        psycopg_sync(connection, value)
-        connection.execute(ending.encode())
-        return value
-
-    app = application(ends_async if asynchronous else ends_sync)
-    ended = await run(await postgres_only.engine(app), app)
-    assert ended.status is RunStatus.FAILED
-    assert "ended its transaction itself" in str(ended.error)
-    assert len(tries) == 1
-    assert rows(ledger) == (ending != "ROLLBACK")

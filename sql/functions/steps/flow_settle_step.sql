@@ -2,14 +2,17 @@
 -- removes its task and wakes its run, all in one transaction.
 -- Arguments: p_run_id; p_task_id and p_epoch, the task and its fence; p_step_id; p_attempt;
 --   p_event, one event of flow_append_many: step_completed, step_retrying, step_failed or
---   step_non_retryable. What else follows from it is the driver's.
+--   step_non_retryable. What else follows from it is the driver's. p_is_deferrable as of
+--   flow_complete_step.
 -- Returns one row. outcome: appended; lease_lost, when the task is somebody else's by now, or done;
---   superseded, when nobody waits for this attempt any more; run_terminal, run_not_found, invalid
---   as of flow_append_many. Unless it is appended nothing was changed.
+--   transaction_ended as of flow_complete_step; superseded, when nobody waits for this attempt any
+--   more; run_terminal, run_not_found, invalid as of flow_append_many. Unless it is appended
+--   nothing was changed.
 -- Locks, in order: as flow_append_many; the queue rows of the task and of the run.
 -- SQLSTATEs: those of flow_append_many. Callers: worker.
 CREATE FUNCTION flow_settle_step(
-    p_run_id text, p_task_id bigint, p_epoch bigint, p_step_id text, p_attempt integer, p_event json
+    p_run_id text, p_task_id bigint, p_epoch bigint, p_step_id text, p_attempt integer,
+    p_event json, p_is_deferrable boolean DEFAULT false
 ) RETURNS TABLE (outcome text, head_sequence bigint, recorded_at timestamptz, detail json)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -20,6 +23,10 @@ DECLARE
     v_tip record;
     v_done record;
 BEGIN
+    IF p_is_deferrable AND current_setting('transaction_deferrable') <> 'on' THEN
+        RETURN QUERY SELECT 'transaction_ended', 0::bigint, flow_now(), NULL::json;
+        RETURN;
+    END IF;
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     PERFORM FROM flow_tasks AS t
       WHERE t.task_id = p_task_id AND t.kind = 'run_step' AND t.run_id = p_run_id
@@ -74,9 +81,10 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json, boolean)
+    FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_superseded_steps(json) FROM PUBLIC;
-COMMENT ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json)
+COMMENT ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json, boolean)
     IS 'Records how an attempt ended that a worker of another queue carried out.';
 COMMENT ON FUNCTION flow_superseded_steps(json)
     IS 'Which attempts at work nobody waits for any more.';
