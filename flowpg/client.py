@@ -38,7 +38,7 @@ from flowpg.postgres.enlist import run_enlisted_sync
 from flowpg.postgres.errors import connection_refused
 from flowpg.postgres.pool import LEFT_BEHIND, connection_options
 from flowpg.postgres.waits import Look, Pause, await_run, waiting
-from flowpg.replay.projection import project
+from flowpg.replay.projection import snapshot_of
 from flowpg.store.imports import check_history
 from flowpg.store.sealing import opened_snapshot, sealed_request
 
@@ -206,7 +206,7 @@ class FlowClient:
         loaded = self._run(reads.load_runs([run_id])).get(run_id)
         if loaded is None:
             raise RunNotFound(run_id)
-        snapshot = project(run_id, loaded.history)
+        snapshot = snapshot_of(loaded)
         return opened_snapshot(self._codecs, snapshot) if self._codecs else snapshot
 
     def history(self, run_id: str) -> list[FlowEventEnvelope]:

@@ -16,6 +16,7 @@ from flowpg.errors import (
     StartToCloseTimeout,
     StepTimeout,
 )
+from flowpg.model.snapshot import StepSnapshot
 from flowpg.model.timeouts import StepTimeouts
 
 
@@ -131,6 +132,15 @@ class AttemptClock:
 def spent(step_id: str, timeouts: StepTimeouts) -> ScheduleToCloseTimeout:
     """The error of a step whose time was over before this attempt of it could begin."""
     return ScheduleToCloseTimeout(f"step {step_id!r} {_said(ScheduleToCloseTimeout, timeouts)}")
+
+
+def not_begun(step: StepSnapshot) -> ScheduleToStartTimeout:
+    """The error of a step that no worker of its queue took in time."""
+    limit = None if step.timeouts is None else step.timeouts.schedule_to_start
+    return ScheduleToStartTimeout(
+        f"step {step.step_id!r} was not begun by a worker of queue {step.queue!r} within its "
+        f"schedule_to_start of {_span(limit)}"
+    )
 
 
 def _said(kind: type[StepTimeout], timeouts: StepTimeouts) -> str:

@@ -26,7 +26,8 @@ from flowpg.model import jsontext
 from flowpg.model.events import DEADLINE_FIELDS, HOOK_CREATED, FlowEventEnvelope, NewEvent
 from flowpg.model.records import Append, AppendOutcome, AppendResult, LoadedRun, RunLease
 from flowpg.postgres.append_verbs import ensure_step_tasks, route_steps
-from flowpg.replay.plan import StepLaunch
+from flowpg.postgres.step_verbs import Overdue, expire_steps
+from flowpg.replay.plan import Route
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
 
@@ -57,7 +58,7 @@ class PatientStore:
         return found[run_id]
 
     async def append(
-        self, tip: RunTip, lease: RunLease, release: bool, routed: Sequence[StepLaunch] = ()
+        self, tip: RunTip, lease: RunLease, release: bool, routed: Sequence[Route] = ()
     ) -> AppendResult:
         """Store the tip's pending events, and give the lease back with them if ``release``. The
         attempts ``routed`` begin with them, in other queues."""
@@ -84,7 +85,7 @@ class PatientStore:
             except StoreUnavailable as error:
                 await self._pause(error, since, attempt)
 
-    async def _send(self, append: Append, routed: Sequence[StepLaunch]) -> AppendResult:
+    async def _send(self, append: Append, routed: Sequence[Route]) -> AppendResult:
         if not routed:
             return await self._store.append(append)
         assert isinstance(self._store, PostgresEventStore)  # what ``routes`` says
@@ -99,11 +100,17 @@ class PatientStore:
         """The queue that a run is in."""
         return (await self._insist(lambda: self._store.run_info(run_id))).queue
 
-    async def ensure_tasks(self, run_id: str, steps: Sequence[StepLaunch]) -> None:
+    async def ensure_tasks(self, run_id: str, steps: Sequence[Route]) -> None:
         """See to it that begun attempts of other queues have their tasks."""
         store = self._store
         assert isinstance(store, PostgresEventStore)
         await self._insist(lambda: store.call(ensure_step_tasks(run_id, steps)))
+
+    async def expire_steps(self, run_id: str, steps: Sequence[Overdue]) -> dict[str, str]:
+        """Fail the attempts of other queues that no worker has; what became of each."""
+        store = self._store
+        assert isinstance(store, PostgresEventStore)
+        return await self._insist(lambda: store.call(expire_steps(run_id, steps)))
 
     async def step_heartbeat(self, run_id: str, step_id: str) -> str | None:
         """What the latest heartbeat of a step said, as JSON text."""

@@ -34,7 +34,7 @@ from flowpg.model.ids import check_run_id
 from flowpg.model.inspection import ScheduledWakeup
 from flowpg.model.records import LoadedRun, RunLease, StepLease, VerbResult
 from flowpg.model.snapshot import WorkflowRunSnapshot
-from flowpg.replay.projection import project
+from flowpg.replay.projection import snapshot_of
 from flowpg.replay.runtime import FlowRuntime, known
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
@@ -172,7 +172,7 @@ class EngineCore:
                 return None
             # Nobody else has its snapshot, so it may be folded forward by the next drive.
             self._parked.park(drive.tip)
-            return None if drive.tip.terminal else drive.tip.seconds_to_deadline()
+            return None if drive.tip.terminal else drive.seconds_to_deadline()
 
     def routed_step(self, lease: StepLease) -> RoutedStep:
         """An attempt that another queue's run has left to a worker of this engine."""
@@ -205,7 +205,7 @@ class EngineCore:
         loaded = await self.store.load_runs([run_id])
         if run_id not in loaded:
             raise RunNotFound(run_id)
-        return project(run_id, loaded[run_id].history)
+        return snapshot_of(loaded[run_id])
 
     def keep_leases_with(self, keeper: Keeper) -> None:
         """Let ``keeper`` extend the leases of the drives that begin from now on, in place of a

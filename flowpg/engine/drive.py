@@ -14,6 +14,7 @@ from datetime import datetime
 from flowpg.engine.bell import Bell
 from flowpg.engine.commit import fault_of
 from flowpg.engine.handlers import Settled, StepHandlers
+from flowpg.engine.launching import abandon_closed, launch
 from flowpg.engine.leaving import leave
 from flowpg.engine.parts import DriveParts
 from flowpg.engine.routing import Routes
@@ -31,12 +32,12 @@ from flowpg.errors import (
     UnknownWorkflow,
 )
 from flowpg.model import events
-from flowpg.model.events import NewEvent, step_completed
+from flowpg.model.events import step_completed
 from flowpg.model.records import AppendOutcome, AppendResult, Heartbeat, LoadedRun, RunLease
 from flowpg.model.snapshot import RunStatus, StepStatus, WorkflowRunSnapshot
 from flowpg.replay.outcomes import Success, settle
-from flowpg.replay.plan import StepLaunch
-from flowpg.replay.runtime import StepInvocation, serves
+from flowpg.replay.plan import Route, StepLaunch
+from flowpg.replay.runtime import serves
 
 
 class RunDrive:
@@ -87,6 +88,10 @@ class RunDrive:
         """Whether nothing happens until a step settles, a deadline passes, or news come."""
         return self._bell.waited_on
 
+    def seconds_to_deadline(self) -> float | None:
+        """As ``RunTip.seconds_to_deadline``, steps of other queues included."""
+        return self._tip.seconds_to_deadline(self._routes.next_deadline)
+
     def poke(self) -> None:
         """Something was appended to the run by someone else: look again soon."""
         self._stale = True
@@ -107,17 +112,17 @@ class RunDrive:
     ) -> WorkflowRunSnapshot:
         """Drive until the run has ended or waits for something from outside.
 
-        ``loaded`` is its history, if that was read under this lease already, or what came after
-        the tip ``parked``. Deadlines up to ``as_of`` count as passed if they stand in the history
-        now.
+        ``loaded`` is its history, if that was read under this lease already, or what came after the
+        tip ``parked``. Deadlines up to ``as_of`` count as passed if they stand in the history now.
 
-        Raises the fault that keeps this process from driving the run (it is then blocked, with
-        everything stored that had happened), LeaseLost, or StoreError.
+        Raises the fault that keeps this process from driving the run (it is then blocked, with all
+        stored that had happened), LeaseLost, or StoreError.
         """
         self._parked, self._routes.doubts = parked, parked is None
         self._parts.keeper.hold(self._lease, self._heard)
         try:
             snapshot = await self._drive(loaded, as_of)
+            await self._routes.settle_status(self._tip)
         except BaseException as error:
             await self._leave(error)
             raise
@@ -125,8 +130,8 @@ class RunDrive:
         return snapshot
 
     async def _leave(self, error: BaseException | None) -> None:
-        parts, lease, handlers = self._parts, self._lease, self._handlers
-        self.over = await leave(parts, lease, handlers, error, owned=self._owned)
+        at_work = self._parts, self._lease, self._handlers
+        self.over = await leave(*at_work, error, owned=self._owned)
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -142,10 +147,12 @@ class RunDrive:
             if self._stale:
                 await self._load(loaded)
                 loaded = None
+            if self._routes.next_deadline is not None and await self._expire(as_of):
+                continue
             launches = await self._advance(as_of)
             tip = self._tip
             elsewhere = any(step.queue for step in launches)
-            routed = await self._routes.take(launches) if elsewhere else ()
+            routed = await self._routes.take(launches, tip) if elsewhere else ()
             release = self._may_release(tip, launches)
             if tip.pending or release:
                 if not await self._commit(launches, release, routed):
@@ -153,7 +160,7 @@ class RunDrive:
                 if tip.terminal or not self._owned:
                     return tip.snapshot
             elif launches:
-                self._launch(tip, launches)  # attempts whose start was stored before
+                launch(self._handlers, tip, launches)  # their start was stored before
             as_of = None
             self._outcomes.clear()
             if self._halted and not self._handlers.busy:
@@ -178,6 +185,20 @@ class RunDrive:
             step = self._tip.snapshot.steps.get(step_id)
             if step is None or step.status is not StepStatus.RUNNING or step.attempt != attempt:
                 self._handlers.abandon(step_id)
+        self._routes.watch(self._tip)
+
+    async def _expire(self, as_of: datetime | None) -> bool:
+        """See to the steps of other queues that nobody took in time; whether there is news."""
+        tip = self._tip
+        now = tip.now if as_of is None else max(as_of, tip.now)
+        expired = None if self._halted else await self._routes.expire(tip, now)
+        if expired is None:
+            return False
+        await self._load(None)
+        if expired and self._parts.gate.active:
+            news = (event for event in self._tip.history[tip.stored :] if event.subject in expired)
+            await self._parts.gate.deliver(news)
+        return True
 
     async def _advance(self, as_of: datetime | None) -> list[StepLaunch]:
         """Fold what has happened and what workflow code makes of it; returns steps to launch."""
@@ -301,7 +322,7 @@ class RunDrive:
     # -- storing --------------------------------------------------------------------------------
 
     async def _commit(
-        self, launches: Sequence[StepLaunch], release: bool, routed: Sequence[StepLaunch]
+        self, launches: Sequence[StepLaunch], release: bool, routed: Sequence[Route]
     ) -> bool:
         """Store what is folded, then launch. False if it was refused: the run is to be loaded."""
         tip = self._tip
@@ -313,19 +334,20 @@ class RunDrive:
             self._refused(result)
             return False
         stored = tip.pending
-        fresh = len(stored)
         tip.committed(result.recorded_at)
         self._head = tip.stored
         if self._handlers.busy:
-            self._abandon_closed(stored)
+            abandon_closed(self._handlers, stored)
         if launches:
-            self._launch(tip, launches)
+            launch(self._handlers, tip, launches)
+        if routed:
+            self._routes.watch(tip)
         if release:
             self._owned = not result.released
             if self._owned and not tip.terminal:
                 self._woken(result.wakes)
         if self._parts.gate.active:
-            await self._parts.gate.deliver(tip.history.latest(fresh))
+            await self._parts.gate.deliver(tip.history.latest(len(stored)))
         return True
 
     def _woken(self, wakes: int) -> None:
@@ -352,28 +374,6 @@ class RunDrive:
             raise fault
         self._halt(fault)
 
-    # -- steps ----------------------------------------------------------------------------------
-
-    def _abandon_closed(self, stored: Sequence[NewEvent]) -> None:
-        for event in stored:
-            if event.type == events.STEP_CANCELLED:
-                self._handlers.abandon(event.data["step_id"])
-
-    def _launch(self, tip: RunTip, launches: Sequence[StepLaunch]) -> None:
-        snapshot, handlers = tip.snapshot, self._handlers
-        if snapshot.terminal:
-            return
-        run_id, workflow, steps = snapshot.run_id, snapshot.spec.name, snapshot.steps
-        for step in launches:
-            step_id, attempt = step.step_id, step.attempt
-            if not handlers.is_running(step_id, attempt):
-                invocation = StepInvocation(
-                    run_id, step_id, attempt, step.step_name, step.input, workflow
-                )
-                known = steps[step_id]
-                limits = None if known.timeouts is None else tip.limits(known, step)
-                handlers.launch(invocation, known.retry.attempts, limits, again=step.again)
-
     # -- waiting --------------------------------------------------------------------------------
 
     async def _wait(self) -> None:
@@ -385,8 +385,8 @@ class RunDrive:
         if not self._halted:
             if self._replay_due:
                 return
-            if self._tip.suspends:
-                seconds = self._tip.seconds_to_deadline()
+            if self._tip.suspends or self._routes.next_deadline is not None:
+                seconds = self.seconds_to_deadline()
         if await self._bell.wait(seconds):
             await self._store.read_clock(self._tip)
 

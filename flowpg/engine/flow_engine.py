@@ -26,6 +26,7 @@ _WAKEUPS = {
     SuspensionKind.WAIT: WakeupKind.WAIT,
     SuspensionKind.HOOK: WakeupKind.HOOK_EXPIRY,
     SuspensionKind.RETRY: WakeupKind.STEP_RETRY,
+    SuspensionKind.STEP: WakeupKind.STEP_DEADLINE,
 }
 
 

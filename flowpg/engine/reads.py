@@ -20,7 +20,7 @@ from flowpg.model.inspection import (
     WorkflowRunSuspension,
 )
 from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
-from flowpg.replay.projection import project
+from flowpg.replay.projection import snapshot_of
 
 logger = logging.getLogger("flowpg.engine")
 
@@ -78,7 +78,7 @@ class EngineReads(EngineCore):
 
     async def _snapshots(self, run_ids: list[str]) -> list[WorkflowRunSnapshot]:
         loaded = await self.store.load_runs(run_ids)
-        return [project(run_id, loaded[run_id].history) for run_id in sorted(loaded)]
+        return [snapshot_of(loaded[run_id]) for run_id in sorted(loaded)]
 
     async def list_runs(
         self,
@@ -127,8 +127,9 @@ class EngineReads(EngineCore):
     async def list_open_suspensions(
         self, *, run_id: str | None = None, as_of: datetime | None = None
     ) -> list[WorkflowRunSuspension]:
-        """What non-terminal runs wait for, ordered by run, kind (wait, hook, retry) and subject;
-        ``due`` tells whether the deadline has passed at ``as_of`` (default: the store's now)."""
+        """What non-terminal runs wait for, ordered by run, kind (as SuspensionKind lists them) and
+        subject; ``due`` tells whether the deadline has passed at ``as_of`` (default: the store's
+        now)."""
         return await self.store.list_open_suspensions(run_id=run_id, as_of=as_of)
 
     async def list_active_hooks(self, *, run_id: str | None = None) -> list[ActiveHookSnapshot]:

@@ -13,7 +13,7 @@ import logging
 import random
 from time import monotonic
 
-from flowpg.engine.attempt_clock import Limits
+from flowpg.engine.attempt_clock import Limits, not_begun
 from flowpg.engine.bell import Bell
 from flowpg.engine.errortext import describe
 from flowpg.engine.handlers import Settled, StepHandlers
@@ -23,15 +23,14 @@ from flowpg.errors import (
     InvalidTransition,
     LeaseLost,
     RunNotFound,
-    ScheduleToStartTimeout,
     StoreUnavailable,
 )
-from flowpg.model.events import STEP_STARTED, NewEvent
+from flowpg.model.events import NewEvent
 from flowpg.model.records import StepLease
 from flowpg.model.snapshot import StepSnapshot, StepStatus
 from flowpg.postgres.append_verbs import event_text
 from flowpg.postgres.step_verbs import StepCompletion, settle_step
-from flowpg.replay.outcomes import Failure, Outcome, settle
+from flowpg.replay.outcomes import Failure, Outcome, settle, start_deadline
 from flowpg.replay.plan import following
 from flowpg.replay.runtime import StepInvocation
 from flowpg.store.postgres import PostgresEventStore
@@ -107,11 +106,8 @@ class RoutedStep:
     async def _carry_out(self, tip: RunTip, step: StepSnapshot) -> Settled | None:
         lease, limits = self.lease, self._limits(tip, step)
         if limits is not None and limits.to_start is not None and limits.to_start <= 0:
-            error = ScheduleToStartTimeout(
-                f"step {step.step_id!r} was not begun by a worker of queue {step.queue!r} within "
-                "its schedule_to_start"
-            )
-            return Settled(step.step_id, step.attempt, Failure(describe(error), retryable=False))
+            failure = Failure(describe(not_begun(step)), retryable=False)
+            return Settled(step.step_id, step.attempt, failure)
         invocation = StepInvocation(
             *(lease.run_id, step.step_id, step.attempt, step.step_name, step.input),
             tip.snapshot.spec.name,
@@ -130,13 +126,9 @@ class RoutedStep:
         if limits is None or limits.to_start is None or self.lease.again:
             return limits
         # It has waited in the queue since its attempt was recorded.
-        begun = next(
-            event.recorded_at
-            for event in reversed(tip.history)
-            if event.type == STEP_STARTED and event.subject == step.step_id
-        )
-        waited = max(0.0, (tip.reckoned - begun).total_seconds())
-        return limits._replace(to_start=limits.to_start - waited)
+        deadline = start_deadline(step)
+        left = None if deadline is None else (deadline - tip.reckoned).total_seconds()
+        return limits._replace(to_start=left)
 
     async def _record(self, tip: RunTip, outcome: Outcome) -> bool:
         lease = self.lease

@@ -14,13 +14,16 @@ from time import monotonic
 from flowpg.engine.attempt_clock import Limits
 from flowpg.engine.history import RunHistory
 from flowpg.errors import InvalidTransition
-from flowpg.model.events import DEADLINE_FIELDS, NewEvent
+from flowpg.model.events import DEADLINE_FIELDS, STEP_CREATED, STEP_STARTED, NewEvent
 from flowpg.model.records import LoadedRun
 from flowpg.model.snapshot import TERMINAL_STATUSES, StepSnapshot, WorkflowRunSnapshot
 from flowpg.replay import projection
 from flowpg.replay.outcomes import close_deadline
 from flowpg.replay.plan import StepLaunch
 from flowpg.replay.repair import due_events, due_retries, next_deadline, repair_events
+
+# Where the limits of a step count from.
+_TIMED = frozenset({STEP_CREATED, STEP_STARTED})
 
 # How a store writes a deadline that it computed.
 _STORED_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
@@ -35,6 +38,8 @@ class RunTip:
         self.history = RunHistory(loaded.run_id, loaded.history)
         self.snapshot: WorkflowRunSnapshot = projection.project(self.run_id, loaded.history)
         self._take_stored(loaded)
+        self.queue: str | None = None
+        """The queue of the run, once somebody has asked."""
         self.pending: list[NewEvent] = []
         self._now = loaded.now
         self._read_at = monotonic()
@@ -160,16 +165,21 @@ class RunTip:
                 due = (recorded_at + event.due_in).astimezone(UTC)
                 event.data[DEADLINE_FIELDS[event.type]] = due.strftime(_STORED_TIME)
                 projection.restamp(self.snapshot, (event,), recorded_at)
+            elif event.type in _TIMED and self.snapshot.steps[event.data["step_id"]].timeouts:
+                projection.restamp(self.snapshot, (event,), recorded_at)
         self.history.stored(recorded_at)
         self.stored = self.snapshot.last_sequence
         self.saw(recorded_at)
 
-    def seconds_to_deadline(self) -> float | None:
-        """How long until the store's clock should reach the run's next deadline, None without one.
+    def seconds_to_deadline(self, elsewhere: datetime | None = None) -> float | None:
+        """How long until the store's clock should reach the run's next deadline, or that of a step
+        ``elsewhere``; None without one.
 
         An estimate by this process's monotonic clock; the store's own has the last word.
         """
         deadline = next_deadline(self.snapshot)
+        if elsewhere is not None and (deadline is None or elsewhere < deadline):
+            deadline = elsewhere
         if deadline is None:
             return None
         elapsed = timedelta(seconds=monotonic() - self._read_at)

@@ -1,4 +1,5 @@
-"""The scheduler: timers, delayed retries and hook expiries that are due become work of the queue.
+"""The scheduler: timers, delayed retries, hook expiries and deadlines of steps in other queues that
+are due become work of the queue.
 
 Any number may run at once, on any hosts: each deadline is dispatched by one of them, in the
 statement that also makes the task of its run. A scheduler drives nothing.
@@ -38,12 +39,14 @@ class FlowSchedulerTick:
     due_waits: tuple[ScheduledWakeup, ...] = ()
     due_retries: tuple[ScheduledWakeup, ...] = ()
     due_expiries: tuple[ScheduledWakeup, ...] = ()
+    due_steps: tuple[ScheduledWakeup, ...] = ()
     enqueued_tasks: int = 0
 
     @property
     def dispatched(self) -> int:
         """How many deadlines that were."""
-        return len(self.due_waits) + len(self.due_retries) + len(self.due_expiries)
+        due = self.due_waits, self.due_retries, self.due_expiries, self.due_steps
+        return sum(map(len, due))
 
 
 class FlowScheduler:
@@ -84,7 +87,8 @@ class FlowScheduler:
             tuple(by_kind.get(WakeupKind.WAIT, ())),
             tuple(by_kind.get(WakeupKind.STEP_RETRY, ())),
             tuple(by_kind.get(WakeupKind.HOOK_EXPIRY, ())),
-            len({wakeup.run_id for wakeup in moved}),
+            tuple(by_kind.get(WakeupKind.STEP_DEADLINE, ())),
+            enqueued_tasks=len({wakeup.run_id for wakeup in moved}),
         )
 
     async def next_wakeup_delay(self) -> timedelta | None:

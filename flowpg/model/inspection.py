@@ -13,11 +13,12 @@ T = TypeVar("T")
 
 
 class WakeupKind(StrEnum):
-    """What a scheduled wake-up resumes."""
+    """What a scheduled wake-up resumes. A ``STEP_DEADLINE`` is that of a step in another queue."""
 
     WAIT = "wait"
     STEP_RETRY = "step_retry"
     HOOK_EXPIRY = "hook_expiry"
+    STEP_DEADLINE = "step_deadline"
 
 
 class SuspensionKind(StrEnum):
@@ -26,6 +27,7 @@ class SuspensionKind(StrEnum):
     WAIT = "wait"
     HOOK = "hook"
     RETRY = "retry"
+    STEP = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class WorkflowRunSummary:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowRunSuspension:
-    """One thing a run waits for; ``due`` is None for a hook without an expiry."""
+    """One thing a run waits for; ``due`` is None where there is no deadline.
+    A ``STEP`` is in another queue than its run, on PostgreSQL."""
 
     run_id: str
     kind: SuspensionKind

@@ -92,6 +92,8 @@ class StepSnapshot:
     timeouts: StepTimeouts | None = None
     created_at: datetime | None = None
     """When it was recorded, kept where it has timeouts."""
+    started_at: datetime | None = None
+    """When its latest attempt was recorded, kept where it has timeouts."""
     due_since: datetime | None = None
     """When its latest delayed attempt came due, kept where it has timeouts."""
     queue: str | None = None

@@ -33,7 +33,7 @@ from flowpg.model.events import (
 from flowpg.model.ids import check_id
 from flowpg.model.records import Append, AppendOutcome, AppendResult
 from flowpg.postgres.calls import Call, Function, Row, nothing, time_text, utc
-from flowpg.replay.plan import StepLaunch
+from flowpg.replay.plan import Route
 
 _APPEND_BATCH = Function(
     "flow_append_batch", ("json",), ("recorded_at", "marks", "heads", "exceptions")
@@ -77,26 +77,28 @@ def append_many(appends: Sequence[Append]) -> Call[list[AppendResult]]:
     return Call(_APPEND_BATCH, ("[" + ",".join(texts) + "]",), _reader(appends))
 
 
-def route_steps(append: Append, steps: Sequence[StepLaunch]) -> Call[list[AppendResult]]:
+def route_steps(append: Append, steps: Sequence[Route]) -> Call[list[AppendResult]]:
     """Store the events of one run, and make the tasks of attempts that begin with them."""
     values = (f"[{append_text(append)}]", append.run_id, _routed_text(steps))
     return Call(_ROUTE, values, _reader([append]))
 
 
-def ensure_step_tasks(run_id: str, steps: Sequence[StepLaunch]) -> Call[None]:
+def ensure_step_tasks(run_id: str, steps: Sequence[Route]) -> Call[None]:
     """Make the tasks of attempts that began before, where one is missing."""
     return Call(_ENSURE, (run_id, _routed_text(steps)), nothing)
 
 
-def _routed_text(steps: Sequence[StepLaunch]) -> str:
+def _routed_text(steps: Sequence[Route]) -> str:
     items = [
         {
             "step_id": step.step_id,
             "step_name": step.step_name,
             "attempt": step.attempt,
             "queue": step.queue,
+            "due_in_us": None if due_in is None else due_in // timedelta(microseconds=1),
+            "due_at": time_text(due_at),
         }
-        for step in steps
+        for step, due_in, due_at in steps
     ]
     return jsontext.encode(items, "steps")
 

@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowpg.model import jsontext
 from flowpg.model.records import StepHeartbeat, StepLease
-from flowpg.postgres.calls import Call, Function, Row, utc
+from flowpg.postgres.calls import Call, Function, Row, time_text, utc
 
 _COMPLETE = Function(
     "flow_complete_step",
@@ -26,6 +26,7 @@ _SETTLE = Function(
     ("text", "bigint", "bigint", "text", "integer", "json", "boolean"),
     ("outcome", "head_sequence", "recorded_at", "detail:text"),
 )
+_EXPIRE = Function("flow_expire_steps", ("text", "json"), ("step_id", "outcome"))
 _SUPERSEDED = Function("flow_superseded_steps", ("json",), ("task_id",))
 _RECORD = Function("flow_record_heartbeats", ("json",), ("outcome",))
 _HEARTBEAT = Function("flow_step_heartbeat", ("text", "text"), ("details:text",))
@@ -68,6 +69,29 @@ def settle_step(lease: StepLease, event: str, *, deferrable: bool = False) -> Ca
     values = (lease.run_id, str(lease.task_id), str(lease.epoch), lease.step_id)
     flag = "true" if deferrable else "false"
     return Call(_SETTLE, (*values, str(lease.attempt), event, flag), _read_completion)
+
+
+class Overdue(NamedTuple):
+    """An attempt in another queue whose deadline has passed: the event to record if nobody has
+    begun it, and the one if nobody has it now, each as the text of an event in an append or None;
+    and when the step is to have ended."""
+
+    step_id: str
+    attempt: int
+    not_begun: str | None
+    not_closed: str | None
+    closes_at: datetime | None
+
+
+def expire_steps(run_id: str, steps: Sequence[Overdue]) -> Call[dict[str, str]]:
+    """Fail those attempts that no worker has; what became of each step."""
+    items = [
+        f'{{"step_id":{jsontext.quote(step.step_id)},"attempt":{step.attempt}'
+        f',"not_begun":{step.not_begun or "null"},"not_closed":{step.not_closed or "null"}'
+        f',"closes_at":{json.dumps(time_text(step.closes_at))}}}'
+        for step in steps
+    ]
+    return Call(_EXPIRE, (run_id, f"[{','.join(items)}]"), lambda rows: {r[0]: r[1] for r in rows})
 
 
 def superseded_steps(leases: Sequence[StepLease]) -> Call[set[int]]:

@@ -153,6 +153,18 @@ def close_deadline(step: StepSnapshot) -> datetime | None:
         return None
 
 
+def start_deadline(step: StepSnapshot) -> datetime | None:
+    """When the schedule_to_start of the latest attempt is over, counted from when it was recorded,
+    by the store's clock; None if it has none."""
+    limit = step.timeouts.schedule_to_start if step.timeouts is not None else None
+    if limit is None or step.started_at is None:
+        return None
+    try:
+        return step.started_at + limit
+    except OverflowError:
+        return None
+
+
 def _comes_too_late(step: StepSnapshot, delay: timedelta, now: datetime | None) -> bool:
     deadline = close_deadline(step)
     return deadline is not None and now is not None and deadline - now <= delay

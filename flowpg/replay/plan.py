@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from flowpg.model.events import NewEvent
 from flowpg.model.snapshot import StepSnapshot
@@ -25,6 +26,15 @@ class StepLaunch:
     attempt: int
     again: bool = False
     queue: str | None = None
+
+
+class Route(NamedTuple):
+    """A step that is left to workers of another queue. Its run is to be woken at ``due_at``, or
+    ``due_in`` after its start is stored, whichever is earlier; None for no such deadline."""
+
+    step: StepLaunch
+    due_in: timedelta | None = None
+    due_at: datetime | None = None
 
 
 def following(step: StepSnapshot, *, again: bool = False) -> StepLaunch:

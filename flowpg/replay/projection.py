@@ -19,10 +19,12 @@ from flowpg.model.events import (
     SCHEMA_VERSION,
     STEP_CREATED,
     STEP_RETRYING,
+    STEP_STARTED,
     WAIT_CREATED,
     FlowEventEnvelope,
     NewEvent,
 )
+from flowpg.model.records import LoadedRun
 from flowpg.model.snapshot import TERMINAL_STATUSES, RunStatus, StepStatus, WorkflowRunSnapshot
 from flowpg.replay import (
     projection_notes,
@@ -103,6 +105,15 @@ def project(run_id: str, history: Iterable[FlowEventEnvelope]) -> WorkflowRunSna
     return snapshot
 
 
+def snapshot_of(loaded: LoadedRun) -> WorkflowRunSnapshot:
+    """As ``project``, of a whole history that was loaded. Whether a step is in another queue than
+    its run is not said there: a run that waits for one is suspended because its row says so."""
+    snapshot = project(loaded.run_id, loaded.history)
+    if loaded.status is RunStatus.SUSPENDED and snapshot.status is RunStatus.RUNNING:
+        snapshot.status = RunStatus.SUSPENDED
+    return snapshot
+
+
 def fold_onto(
     snapshot: WorkflowRunSnapshot, envelopes: Iterable[FlowEventEnvelope]
 ) -> WorkflowRunSnapshot:
@@ -124,6 +135,10 @@ def restamp(
             snapshot.cancellation.requested_at = recorded_at
         if event.type == STEP_CREATED and "timeouts" in event.data:
             snapshot.steps[event.data["step_id"]].created_at = recorded_at
+        if event.type == STEP_STARTED:
+            started = snapshot.steps[event.data["step_id"]]
+            if started.timeouts is not None and started.attempt == event.data["attempt"]:
+                started.started_at = recorded_at
         if event.due_in is None:
             continue
         due_at = recorded_at + event.due_in

@@ -74,6 +74,8 @@ def _started(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime |
         )
     step.status = StepStatus.RUNNING
     step.attempt = attempt
+    if step.timeouts is not None:
+        step.started_at = at
     if step.retry_after is not None:
         if step.timeouts is not None:
             step.due_since = step.retry_after

@@ -296,7 +296,8 @@ class FlowEventStore(Protocol):
     async def list_open_suspensions(
         self, *, run_id: str | None = None, as_of: datetime | None = None
     ) -> list[WorkflowRunSuspension]:
-        """What non-terminal runs wait for, ordered by run, kind (wait, hook, retry), subject."""
+        """What non-terminal runs wait for, ordered by run, kind (in the order of
+        SuspensionKind) and subject."""
         ...
 
     async def list_active_hooks(self, *, run_id: str | None = None) -> list[ActiveHookSnapshot]:

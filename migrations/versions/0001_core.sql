@@ -998,7 +998,7 @@ COMMENT ON COLUMN flow_runs.runtime_build
     IS 'Build the run is pinned to, from the spec; null when any build will do.';
 COMMENT ON COLUMN flow_runs.queue IS 'Queue its drive task goes to.';
 COMMENT ON COLUMN flow_runs.status
-    IS 'Status after the last event; suspended means running with an open wait, hook or retry.';
+    IS 'Status after the last event; suspended is running with something awaited from elsewhere.';
 COMMENT ON COLUMN flow_runs.head_sequence IS 'Sequence of the last event.';
 COMMENT ON COLUMN flow_runs.lease_epoch
     IS 'Fence: grows with every lease of the run; an append with an older epoch is refused.';
@@ -1053,7 +1053,8 @@ COMMENT ON COLUMN flow_active_hooks.created_sequence IS 'Sequence of its hook_cr
 COMMENT ON COLUMN flow_active_hooks.created_at IS 'Time of its hook_created event.';
 
 -- sql/tables/scheduled_wakeups.sql
--- scheduled_wakeups: the deadlines of open runs.
+-- scheduled_wakeups: the deadlines of open runs, and their steps in other queues, with or without
+-- one.
 -- A due row is turned into a drive task once (dispatched_at) and goes when the event that settles
 -- it is appended, or when its run ends or is asked to cancel.
 CREATE TABLE scheduled_wakeups (
@@ -1064,7 +1065,7 @@ CREATE TABLE scheduled_wakeups (
     dispatched_at timestamptz,
     CONSTRAINT scheduled_wakeups_pkey PRIMARY KEY (run_id, kind, subject_id),
     CONSTRAINT scheduled_wakeups_kind_check
-        CHECK (kind IN ('wait', 'step_retry', 'hook_expiry'))
+        CHECK (kind IN ('wait', 'step_retry', 'hook_expiry', 'step_deadline'))
 ) WITH (
     -- the due scan walks the index from its start, where the dead rows are: vacuum early, by count
     autovacuum_vacuum_scale_factor = 0,
@@ -1081,9 +1082,11 @@ CREATE INDEX scheduled_wakeups_dispatched_idx
 
 COMMENT ON TABLE scheduled_wakeups IS 'Deadlines of open runs.';
 COMMENT ON COLUMN scheduled_wakeups.run_id IS 'Run that waits.';
-COMMENT ON COLUMN scheduled_wakeups.kind IS 'wait, step_retry or hook_expiry.';
+COMMENT ON COLUMN scheduled_wakeups.kind
+    IS 'wait, step_retry, hook_expiry, or step_deadline for a step in another queue.';
 COMMENT ON COLUMN scheduled_wakeups.subject_id IS 'The wait, step or hook.';
-COMMENT ON COLUMN scheduled_wakeups.due_at IS 'Deadline, rounded up to microseconds.';
+COMMENT ON COLUMN scheduled_wakeups.due_at
+    IS 'Deadline, rounded up to microseconds; infinity for a step that has none.';
 COMMENT ON COLUMN scheduled_wakeups.dispatched_at
     IS 'When a drive task was made of it; null until then.';
 
@@ -2007,7 +2010,8 @@ COMMENT ON FUNCTION flow_wakeup_kind(text)
     IS 'Kind of wakeup that a wait, hook or step event is about.';
 
 -- sql/functions/project/flow_has_suspension.sql
--- flow_has_suspension: whether a run has an open hook, wait or delayed retry.
+-- flow_has_suspension: whether a run has an open hook, wait or delayed retry, or a step in another
+-- queue.
 -- Arguments: p_run_id. Locks: none. SQLSTATEs: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
 CREATE FUNCTION flow_has_suspension(p_run_id text) RETURNS boolean
@@ -2017,7 +2021,7 @@ RETURN EXISTS (SELECT FROM flow_active_hooks AS h WHERE h.run_id = p_run_id)
 
 REVOKE EXECUTE ON FUNCTION flow_has_suspension(text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_has_suspension(text)
-    IS 'Whether a run has an open hook, wait or delayed retry.';
+    IS 'Whether a run has an open hook, wait or delayed retry, or a step in another queue.';
 
 -- sql/functions/project/flow_spec.sql
 -- What a workflow spec must have, and what the run's row takes from it.
@@ -2284,16 +2288,17 @@ BEGIN
                 AND w.kind = flow_wakeup_kind(e.event_type)
                 AND e.flags = 8;
     END IF;
-    -- most appends hold step events and few runs have a delayed retry: look once a run, not once
-    -- an event
+    -- most appends hold step events and few runs have a delayed retry, or a step in another queue:
+    -- look once a run, not once an event
     IF p_flags & 1 <> 0 AND EXISTS (
         SELECT FROM scheduled_wakeups AS w
-         WHERE w.run_id = ANY (p_run_ids) AND w.kind = 'step_retry')
+         WHERE w.run_id = ANY (p_run_ids) AND w.kind IN ('step_retry', 'step_deadline'))
     THEN
         DELETE FROM scheduled_wakeups AS w
               USING unnest(p_events) AS e
-              WHERE w.run_id = e.run_id AND w.subject_id = e.subject_id AND w.kind = 'step_retry'
-                AND e.flags = 1;
+              WHERE w.run_id = e.run_id AND w.subject_id = e.subject_id
+                AND CASE w.kind WHEN 'step_retry' THEN e.flags = 1
+                                WHEN 'step_deadline' THEN e.flags & 1 <> 0 END;
         -- an append with a delayed retry of its own has no bundle
         DELETE FROM scheduled_wakeups AS w
               USING (SELECT l.run_id, u.subject_id, u.event_type
@@ -2305,8 +2310,8 @@ BEGIN
                              WHERE f.run_id = b.run_id AND f.sequence = b.sequence LIMIT 1) AS l
                       CROSS JOIN LATERAL flow_unbundle(l.payload, l.sequence, l.event_count) AS u
                     ) AS s
-              WHERE w.run_id = s.run_id AND w.subject_id = s.subject_id AND w.kind = 'step_retry'
-                AND s.event_type <> 'step_created';
+              WHERE w.run_id = s.run_id AND w.subject_id = s.subject_id
+                AND w.kind IN ('step_retry', 'step_deadline') AND s.event_type <> 'step_created';
     END IF;
     IF p_flags & 2 = 0 THEN
         RETURN;
@@ -5151,10 +5156,13 @@ COMMENT ON FUNCTION flow_step_heartbeat(text, text) IS 'What the latest heartbea
 -- flow_route_steps: an append of the driver of a run, with the attempts that it leaves to workers
 -- of other queues: their tasks are made in the transaction of their step_started, or not at all.
 -- Arguments: p_append, an array of one element as flow_append_many takes it; p_run_id, its run;
---   p_steps, a JSON array of {"step_id", "step_name", "attempt", "queue"}.
+--   p_steps, a JSON array of {"step_id", "step_name", "attempt", "queue", "due_in_us"?, "due_at"?}:
+--   the deadline at which the run is woken, the earlier of a time counted from this append and an
+--   RFC 3339 one.
 -- Returns what flow_append_batch returns. A refused append makes no tasks.
 --   A task is of kind run_step, has the priority and the build of its run, and can only be claimed
---   by who knows the step: workflow_name holds 'step:' and its name.
+--   by who knows the step: workflow_name holds 'step:' and its name. Until the attempt has an
+--   outcome the run is suspended, and a row of scheduled_wakeups says so.
 -- Locks: as flow_append_many, then rows of queues with a hint. SQLSTATEs: those of
 -- flow_append_many. Callers: worker.
 CREATE FUNCTION flow_route_steps(p_append json, p_run_id text, p_steps json)
@@ -5192,7 +5200,7 @@ BEGIN
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     SELECT json_agg(s) INTO v_missing
       FROM json_to_recordset(p_steps)
-           AS s (step_id text, step_name text, attempt integer, queue text)
+           AS s (step_id text, step_name text, attempt integer, queue text, due_at text)
      WHERE NOT EXISTS (
             SELECT FROM flow_tasks AS t
              WHERE t.run_id = p_run_id AND t.kind = 'run_step'
@@ -5237,6 +5245,17 @@ BEGIN
         RETURNING queue
     )
     SELECT array_agg(DISTINCT m.queue) INTO v_queues FROM made AS m;
+    INSERT INTO scheduled_wakeups AS w (run_id, kind, subject_id, due_at)
+    SELECT p_run_id, 'step_deadline', s.step_id,
+           coalesce(least(flow_time_after(p_at, s.due_in_us), flow_deadline(s.due_at)), 'infinity')
+      FROM json_to_recordset(p_steps) AS s (step_id text, due_in_us bigint, due_at text)
+        ON CONFLICT (run_id, kind, subject_id) DO UPDATE
+       SET due_at = excluded.due_at, dispatched_at = NULL;
+    PERFORM flow_lower_mark('', (
+        SELECT min(w.due_at) FROM scheduled_wakeups AS w
+         WHERE w.run_id = p_run_id AND w.kind = 'step_deadline'));
+    UPDATE flow_runs AS r SET status = 'suspended'
+     WHERE r.run_id = p_run_id AND r.status = 'running';
     PERFORM flow_notify_idle(v_queues);
 END
 $$;
@@ -5342,6 +5361,103 @@ COMMENT ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json, 
     IS 'Records how an attempt ended that a worker of another queue carried out.';
 COMMENT ON FUNCTION flow_superseded_steps(json)
     IS 'Which attempts at work nobody waits for any more.';
+
+-- sql/functions/steps/flow_expire_steps.sql
+-- flow_expire_steps: fails attempts in other queues whose deadline has passed, where no worker
+-- has them.
+-- Arguments: p_run_id; p_steps, a JSON array of {"step_id", "attempt", "not_begun"?, "not_closed"?,
+--   "closes_at"?}: not_begun is the event (as of flow_append_many, step_non_retryable say) if the
+--   time has passed within which a worker should have taken it, not_closed if that has in which the
+--   step should have ended; closes_at (RFC 3339), when the latter does.
+-- Returns one row a step. outcome: expired, its event is appended and its task gone; at_work, a
+--   worker has it; taken, a worker had it in time; superseded, it has its outcome already; or why
+--   the append was refused, as of flow_append_many. Where a deadline is left, the run is woken at
+--   that: at closes_at, or when the lease of the worker would end that still has it then.
+-- Whether the deadline has passed is the caller's to know. Between a claim of the task and this,
+-- the row of the task decides: whoever locks it first.
+-- Locks, in order: run lock; queue rows of the tasks, waiting for a claim at work; as
+-- flow_append_many; the queue row of the run. SQLSTATEs: those of flow_append_many.
+-- Callers: worker.
+CREATE FUNCTION flow_expire_steps(p_run_id text, p_steps json)
+RETURNS TABLE (step_id text, outcome text)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_step record;
+    v_task record;
+    v_tip record;
+    v_event json;
+    v_due timestamptz;
+    v_expired boolean := false;
+BEGIN
+    PERFORM flow_lock_runs(ARRAY[p_run_id]);
+    FOR v_step IN
+        SELECT s.step_id, s.attempt, s.not_begun, s.not_closed, s.closes_at
+          FROM json_to_recordset(p_steps)
+               AS s (step_id text, attempt integer, not_begun json, not_closed json, closes_at text)
+    LOOP
+        step_id := v_step.step_id;
+        SELECT t.event_type, t.attempt INTO v_tip
+          FROM flow_step_tip(p_run_id, v_step.step_id) AS t;
+        IF v_tip.event_type IS DISTINCT FROM 'step_started'
+           OR v_tip.attempt IS DISTINCT FROM v_step.attempt
+        THEN
+            outcome := 'superseded';
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        SELECT t.task_id, t.epoch, t.lease_expires_at INTO v_task
+          FROM flow_tasks AS t
+         WHERE t.run_id = p_run_id AND t.kind = 'run_step'
+           AND t.payload ->> 'step_id' = v_step.step_id
+           AND t.payload ->> 'attempt' = v_step.attempt::text
+           FOR UPDATE;
+        -- a fence, or a dead letter in its place: a worker has begun it
+        v_event := CASE WHEN v_task.epoch IS NULL AND v_task.task_id IS NOT NULL
+                        THEN coalesce(v_step.not_begun, v_step.not_closed)
+                        ELSE v_step.not_closed END;
+        v_due := coalesce(flow_deadline(v_step.closes_at), 'infinity');
+        IF v_task.lease_expires_at > flow_now() THEN
+            outcome := 'at_work';
+            IF v_event IS NOT NULL THEN
+                v_due := v_task.lease_expires_at;
+            END IF;
+        ELSIF v_event IS NULL THEN
+            outcome := 'taken';
+        ELSE
+            SELECT a.outcome INTO outcome
+              FROM flow_append_many((
+                       '[{"run_id":' || to_json(p_run_id)::text || ',"events":['
+                       || v_event::text || ']}]')::json) AS a;
+            IF outcome = 'appended' THEN
+                outcome := 'expired';
+                v_expired := true;
+                DELETE FROM flow_tasks AS t WHERE t.task_id = v_task.task_id;
+                DELETE FROM flow_step_heartbeats AS h
+                      WHERE h.run_id = p_run_id AND h.step_id = v_step.step_id;
+            END IF;
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        UPDATE scheduled_wakeups AS w
+           SET due_at = v_due, dispatched_at = NULL
+         WHERE w.run_id = p_run_id AND w.kind = 'step_deadline'
+           AND w.subject_id = v_step.step_id;
+        PERFORM flow_lower_mark('', v_due);
+        RETURN NEXT;
+    END LOOP;
+    IF v_expired THEN
+        PERFORM flow_enqueue_drives(ARRAY[p_run_id]);
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_expire_steps(text, json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_expire_steps(text, json)
+    IS 'Fails attempts in other queues whose deadline has passed while no worker has them.';
 
 -- sql/functions/wakeups/flow_due.sql
 -- flow_due: the earliest wakeups that are due, dispatched or not.
@@ -6209,8 +6325,9 @@ COMMENT ON FUNCTION flow_run_summary()
 -- Arguments: p_run_id, one run, or null for all; p_after_run_id, p_after_kind and
 --   p_after_subject_id, the last row of the page before (without a kind: everything beyond that
 --   run); p_limit, 1 to 1000; p_as_of, the moment due is judged at, null for now.
--- Returns run_id, kind (wait, hook or retry), subject_id, due_at, and due: whether the deadline has
---   passed, null for a hook that never expires. Order: run, kind as listed, subject.
+-- Returns run_id, kind (wait, hook, retry, or step for one in another queue), subject_id, due_at,
+--   and due: whether the deadline has passed, both null for what has none. Order: run, kind as
+--   listed, subject.
 -- Locks: none. SQLSTATEs: WF001, WF010. Callers: client, worker, reader.
 CREATE FUNCTION flow_open_suspensions(
     p_run_id text DEFAULT NULL, p_after_run_id text DEFAULT '', p_after_kind text DEFAULT '',
@@ -6228,7 +6345,7 @@ DECLARE
     v_low text := greatest(coalesce(p_run_id, ''), coalesce(p_after_run_id, '') COLLATE "C");
     v_high text := coalesce(p_run_id, '~');  -- no run id is beyond it
     v_rank integer := CASE p_after_kind
-        WHEN 'wait' THEN 0 WHEN 'hook' THEN 1 WHEN 'retry' THEN 2 ELSE 3 END;
+        WHEN 'wait' THEN 0 WHEN 'hook' THEN 1 WHEN 'retry' THEN 2 WHEN 'step' THEN 3 ELSE 4 END;
     v_subject text := coalesce(p_after_subject_id, '');
 BEGIN
     PERFORM flow_check_limit(p_limit);
@@ -6236,15 +6353,17 @@ BEGIN
         PERFORM flow_check_exists(p_run_id);
     END IF;
     RETURN QUERY
-    SELECT s.run_id, CASE s.rank WHEN 0 THEN 'wait' WHEN 1 THEN 'hook' ELSE 'retry' END,
+    SELECT s.run_id,
+           CASE s.rank WHEN 0 THEN 'wait' WHEN 1 THEN 'hook' WHEN 2 THEN 'retry' ELSE 'step' END,
            s.subject_id, s.due_at, s.due_at <= v_until
-      FROM ((SELECT w.run_id, CASE w.kind WHEN 'wait' THEN 0 ELSE 2 END AS rank, w.subject_id,
-                    w.due_at
+      FROM ((SELECT w.run_id, k.rank, w.subject_id, nullif(w.due_at, 'infinity')
                FROM scheduled_wakeups AS w
-              WHERE w.run_id BETWEEN v_low AND v_high AND w.kind IN ('wait', 'step_retry')
-                AND (w.run_id, CASE w.kind WHEN 'wait' THEN 0 ELSE 2 END, w.subject_id)
-                    > (v_after, v_rank, v_subject)
-              ORDER BY w.run_id, rank, w.subject_id
+              CROSS JOIN LATERAL (
+                    SELECT CASE w.kind WHEN 'wait' THEN 0 WHEN 'step_retry' THEN 2
+                                       WHEN 'step_deadline' THEN 3 END AS rank) AS k
+              WHERE w.run_id BETWEEN v_low AND v_high AND k.rank IS NOT NULL
+                AND (w.run_id, k.rank, w.subject_id) > (v_after, v_rank, v_subject)
+              ORDER BY w.run_id, k.rank, w.subject_id
               LIMIT p_limit)
             UNION ALL
             (SELECT h.run_id, 1 AS rank, h.hook_id, h.expires_at
@@ -6325,7 +6444,7 @@ COMMENT ON FUNCTION flow_find_hook(text) IS 'The run and hook that have a token.
 -- sql/functions/inspect/flow_due_wakeups.sql
 -- flow_due_wakeups: the earliest deadlines that have passed, dispatched or not.
 -- Arguments: p_as_of, due until then, null for now; p_limit, 1 to 1000; p_kind, one kind (wait,
---   step_retry, hook_expiry), or null for all.
+--   step_retry, hook_expiry, step_deadline), or null for all.
 -- Order: kind, run, subject, among the p_limit earliest.
 -- Locks: none. SQLSTATEs: WF010. Callers: client, worker, reader.
 CREATE FUNCTION flow_due_wakeups(
@@ -6372,7 +6491,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT d.run_id, d.kind, d.subject_id, d.due_at, r.runtime_build
-      FROM flow_due(NULL, 'infinity', 1) AS d
+      FROM flow_due(NULL, '9999-12-31 23:59:59.999999+00', 1) AS d  -- all that has a deadline
       LEFT JOIN LATERAL (
             SELECT f.runtime_build FROM flow_runs AS f
              WHERE f.run_id = d.run_id LIMIT 1) AS r ON true;
@@ -8259,7 +8378,7 @@ AS $$
     ), worker (name) AS (VALUES
         ('flow_complete_step'), ('flow_step_completed'), ('flow_record_heartbeats'),
         ('flow_step_heartbeat'), ('flow_route_steps'), ('flow_ensure_step_tasks'),
-        ('flow_settle_step'), ('flow_superseded_steps'),
+        ('flow_settle_step'), ('flow_superseded_steps'), ('flow_expire_steps'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_claim_runs'), ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'),
         ('flow_give_back'), ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),

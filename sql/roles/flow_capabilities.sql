@@ -28,7 +28,7 @@ AS $$
     ), worker (name) AS (VALUES
         ('flow_complete_step'), ('flow_step_completed'), ('flow_record_heartbeats'),
         ('flow_step_heartbeat'), ('flow_route_steps'), ('flow_ensure_step_tasks'),
-        ('flow_settle_step'), ('flow_superseded_steps'),
+        ('flow_settle_step'), ('flow_superseded_steps'), ('flow_expire_steps'),
         ('flow_append'), ('flow_append_many'), ('flow_append_batch'), ('flow_claim_tasks'),
         ('flow_claim_runs'), ('flow_acquire_run'), ('flow_heartbeat'), ('flow_release_run'),
         ('flow_give_back'), ('flow_enqueue_due'), ('flow_import_history'), ('flow_complete_tasks'),

@@ -56,7 +56,7 @@ COMMENT ON COLUMN flow_runs.runtime_build
     IS 'Build the run is pinned to, from the spec; null when any build will do.';
 COMMENT ON COLUMN flow_runs.queue IS 'Queue its drive task goes to.';
 COMMENT ON COLUMN flow_runs.status
-    IS 'Status after the last event; suspended means running with an open wait, hook or retry.';
+    IS 'Status after the last event; suspended is running with something awaited from elsewhere.';
 COMMENT ON COLUMN flow_runs.head_sequence IS 'Sequence of the last event.';
 COMMENT ON COLUMN flow_runs.lease_epoch
     IS 'Fence: grows with every lease of the run; an append with an older epoch is refused.';

@@ -9,19 +9,15 @@ import pytest
 
 from flowpg.authoring.app import FlowApp
 from flowpg.engine.flow_engine import FlowEngine
-from flowpg.fleet.step_tasks import RUN_STEP
 from flowpg.fleet.task_worker import FlowTaskWorker
 from flowpg.fleet.worker import FlowWorker
-from flowpg.model.commands import Decision, StepCommand
+from flowpg.model.commands import Decision
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
-from flowpg.model.timeouts import StepTimeouts
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import StepInvocation
 from tests.engine.support import (
-    LEASE,
     MINUTE,
-    SECOND,
     SPEC,
     EngineStore,
     Script,
@@ -29,46 +25,8 @@ from tests.engine.support import (
     one_step,
     short,
 )
+from tests.fleet.routed_floor import SLOW, Floor, claim, named, pause, routed, tasks
 from tests.waiting import until_async
-
-SLOW = "slow"
-
-
-def routed(**options: Any) -> Any:
-    """One step in the queue ``slow``, and its output."""
-    return one_step(input="in", queue=SLOW, **options)
-
-
-class Floor:
-    """A run in the default queue whose step is for another, and the two workers."""
-
-    def __init__(self, store: EngineStore, driver: FlowEngine, helper: FlowEngine) -> None:
-        self.store = store
-        self.driver = driver
-        self.helper = helper
-        self.runs = FlowWorker(driver)
-        self.steps = FlowTaskWorker(helper, SLOW)
-
-    @classmethod
-    async def of(cls, store: EngineStore, workflow: Any, step: Any) -> "Floor":
-        """Both ends, of which only the second has the step."""
-        driver = await store.engine(Script(workflow))
-        return cls(store, driver, await store.engine(Script(workflow, {"work": step})))
-
-    async def settle(self, run_id: str) -> list[str]:
-        """Let both work until neither has anything to do; the history."""
-        while await self.runs.run_until_idle() + await self.steps.run_until_idle():
-            pass
-        return short(await self.driver.history(run_id))
-
-
-def tasks(dsn: str) -> list[tuple[Any, ...]]:
-    """The step tasks there are."""
-    with psycopg.connect(dsn) as connection:
-        return connection.execute(
-            "SELECT queue, run_id, workflow_name, payload::text FROM flowpg.flow_tasks"
-            " WHERE kind = 'run_step' ORDER BY task_id"
-        ).fetchall()
 
 
 async def test_a_step_of_another_queue_is_run_by_a_worker_of_that_queue_and_leaves_no_trace_of_it(
@@ -232,20 +190,6 @@ async def test_a_step_that_no_worker_of_its_queue_knows_is_named_and_left_alone(
     assert info.waiting_for == "step work waits for queue slow, which is paused"
 
 
-async def test_an_attempt_that_no_worker_took_in_time_has_failed_when_one_comes(
-    postgres_only: EngineStore,
-) -> None:
-    limits = StepTimeouts(schedule_to_start=MINUTE)
-    floor = await Floor.of(postgres_only, routed(timeouts=limits), echo)
-    run_id = await floor.driver.start(SPEC, drive=False)
-    await floor.runs.run_until_idle()
-    postgres_only.advance(MINUTE + SECOND)
-    await floor.settle(run_id)
-    snapshot = await floor.driver.snapshot(run_id)
-    assert snapshot.status is RunStatus.FAILED
-    assert "ScheduleToStartTimeout" in (snapshot.error or "")
-
-
 async def test_a_task_that_took_its_workers_with_it_is_a_dead_letter_that_can_be_redriven(
     postgres_only: EngineStore, direct_dsn: str
 ) -> None:
@@ -382,24 +326,3 @@ async def test_what_a_heartbeat_said_reaches_the_worker_that_takes_over(
     await floor.settle(run_id)
     assert (await floor.driver.snapshot(run_id)).output == {"done": 7}
     assert await floor.driver.store.step_heartbeat(run_id, "s") is None
-
-
-def named(step_id: str) -> StepCommand:
-    """A step with its own id as the input."""
-    return StepCommand(step_id=step_id, step_name="work", input=step_id, queue=SLOW)
-
-
-async def claim(dsn: str) -> None:
-    """Take the step tasks, as a worker that will be lost."""
-    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
-        await connection.execute(
-            "SELECT flowpg.flow_claim_tasks(%s, 10, 'lost', %s, p_kinds => %s)",
-            (SLOW, LEASE, [RUN_STEP]),
-        )
-
-
-def pause(queue: str) -> Any:
-    """The call that pauses a queue."""
-    from flowpg.postgres.calls import Call, Function
-
-    return Call(Function("flow_pause_queue", ("text",), ()), (queue,), lambda rows: None)

@@ -49,6 +49,7 @@ SELECT flow_step_heartbeat('w1', 's');
 SELECT flow_route_steps('[{"run_id":"w1","events":[]}]', 'w1', '[]');
 SELECT flow_ensure_step_tasks('w1', '[]');
 SELECT flow_settle_step('w1', 1, 1, 's', 1, '{}');
+SELECT flow_expire_steps('w1', '[]');
 SELECT flow_superseded_steps('[]');
 SELECT flow_release_strays('{default}', 'nobody', '[]');
 SELECT flow_give_back('w1', 1, '0', 'why');

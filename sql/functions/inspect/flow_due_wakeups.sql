@@ -1,6 +1,6 @@
 -- flow_due_wakeups: the earliest deadlines that have passed, dispatched or not.
 -- Arguments: p_as_of, due until then, null for now; p_limit, 1 to 1000; p_kind, one kind (wait,
---   step_retry, hook_expiry), or null for all.
+--   step_retry, hook_expiry, step_deadline), or null for all.
 -- Order: kind, run, subject, among the p_limit earliest.
 -- Locks: none. SQLSTATEs: WF010. Callers: client, worker, reader.
 CREATE FUNCTION flow_due_wakeups(

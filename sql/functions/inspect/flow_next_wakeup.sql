@@ -14,7 +14,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT d.run_id, d.kind, d.subject_id, d.due_at, r.runtime_build
-      FROM flow_due(NULL, 'infinity', 1) AS d
+      FROM flow_due(NULL, '9999-12-31 23:59:59.999999+00', 1) AS d  -- all that has a deadline
       LEFT JOIN LATERAL (
             SELECT f.runtime_build FROM flow_runs AS f
              WHERE f.run_id = d.run_id LIMIT 1) AS r ON true;

@@ -2,8 +2,9 @@
 -- Arguments: p_run_id, one run, or null for all; p_after_run_id, p_after_kind and
 --   p_after_subject_id, the last row of the page before (without a kind: everything beyond that
 --   run); p_limit, 1 to 1000; p_as_of, the moment due is judged at, null for now.
--- Returns run_id, kind (wait, hook or retry), subject_id, due_at, and due: whether the deadline has
---   passed, null for a hook that never expires. Order: run, kind as listed, subject.
+-- Returns run_id, kind (wait, hook, retry, or step for one in another queue), subject_id, due_at,
+--   and due: whether the deadline has passed, both null for what has none. Order: run, kind as
+--   listed, subject.
 -- Locks: none. SQLSTATEs: WF001, WF010. Callers: client, worker, reader.
 CREATE FUNCTION flow_open_suspensions(
     p_run_id text DEFAULT NULL, p_after_run_id text DEFAULT '', p_after_kind text DEFAULT '',
@@ -21,7 +22,7 @@ DECLARE
     v_low text := greatest(coalesce(p_run_id, ''), coalesce(p_after_run_id, '') COLLATE "C");
     v_high text := coalesce(p_run_id, '~');  -- no run id is beyond it
     v_rank integer := CASE p_after_kind
-        WHEN 'wait' THEN 0 WHEN 'hook' THEN 1 WHEN 'retry' THEN 2 ELSE 3 END;
+        WHEN 'wait' THEN 0 WHEN 'hook' THEN 1 WHEN 'retry' THEN 2 WHEN 'step' THEN 3 ELSE 4 END;
     v_subject text := coalesce(p_after_subject_id, '');
 BEGIN
     PERFORM flow_check_limit(p_limit);
@@ -29,15 +30,17 @@ BEGIN
         PERFORM flow_check_exists(p_run_id);
     END IF;
     RETURN QUERY
-    SELECT s.run_id, CASE s.rank WHEN 0 THEN 'wait' WHEN 1 THEN 'hook' ELSE 'retry' END,
+    SELECT s.run_id,
+           CASE s.rank WHEN 0 THEN 'wait' WHEN 1 THEN 'hook' WHEN 2 THEN 'retry' ELSE 'step' END,
            s.subject_id, s.due_at, s.due_at <= v_until
-      FROM ((SELECT w.run_id, CASE w.kind WHEN 'wait' THEN 0 ELSE 2 END AS rank, w.subject_id,
-                    w.due_at
+      FROM ((SELECT w.run_id, k.rank, w.subject_id, nullif(w.due_at, 'infinity')
                FROM scheduled_wakeups AS w
-              WHERE w.run_id BETWEEN v_low AND v_high AND w.kind IN ('wait', 'step_retry')
-                AND (w.run_id, CASE w.kind WHEN 'wait' THEN 0 ELSE 2 END, w.subject_id)
-                    > (v_after, v_rank, v_subject)
-              ORDER BY w.run_id, rank, w.subject_id
+              CROSS JOIN LATERAL (
+                    SELECT CASE w.kind WHEN 'wait' THEN 0 WHEN 'step_retry' THEN 2
+                                       WHEN 'step_deadline' THEN 3 END AS rank) AS k
+              WHERE w.run_id BETWEEN v_low AND v_high AND k.rank IS NOT NULL
+                AND (w.run_id, k.rank, w.subject_id) > (v_after, v_rank, v_subject)
+              ORDER BY w.run_id, k.rank, w.subject_id
               LIMIT p_limit)
             UNION ALL
             (SELECT h.run_id, 1 AS rank, h.hook_id, h.expires_at

@@ -29,16 +29,17 @@ BEGIN
                 AND w.kind = flow_wakeup_kind(e.event_type)
                 AND e.flags = 8;
     END IF;
-    -- most appends hold step events and few runs have a delayed retry: look once a run, not once
-    -- an event
+    -- most appends hold step events and few runs have a delayed retry, or a step in another queue:
+    -- look once a run, not once an event
     IF p_flags & 1 <> 0 AND EXISTS (
         SELECT FROM scheduled_wakeups AS w
-         WHERE w.run_id = ANY (p_run_ids) AND w.kind = 'step_retry')
+         WHERE w.run_id = ANY (p_run_ids) AND w.kind IN ('step_retry', 'step_deadline'))
     THEN
         DELETE FROM scheduled_wakeups AS w
               USING unnest(p_events) AS e
-              WHERE w.run_id = e.run_id AND w.subject_id = e.subject_id AND w.kind = 'step_retry'
-                AND e.flags = 1;
+              WHERE w.run_id = e.run_id AND w.subject_id = e.subject_id
+                AND CASE w.kind WHEN 'step_retry' THEN e.flags = 1
+                                WHEN 'step_deadline' THEN e.flags & 1 <> 0 END;
         -- an append with a delayed retry of its own has no bundle
         DELETE FROM scheduled_wakeups AS w
               USING (SELECT l.run_id, u.subject_id, u.event_type
@@ -50,8 +51,8 @@ BEGIN
                              WHERE f.run_id = b.run_id AND f.sequence = b.sequence LIMIT 1) AS l
                       CROSS JOIN LATERAL flow_unbundle(l.payload, l.sequence, l.event_count) AS u
                     ) AS s
-              WHERE w.run_id = s.run_id AND w.subject_id = s.subject_id AND w.kind = 'step_retry'
-                AND s.event_type <> 'step_created';
+              WHERE w.run_id = s.run_id AND w.subject_id = s.subject_id
+                AND w.kind IN ('step_retry', 'step_deadline') AND s.event_type <> 'step_created';
     END IF;
     IF p_flags & 2 = 0 THEN
         RETURN;

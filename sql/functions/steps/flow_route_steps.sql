@@ -1,10 +1,13 @@
 -- flow_route_steps: an append of the driver of a run, with the attempts that it leaves to workers
 -- of other queues: their tasks are made in the transaction of their step_started, or not at all.
 -- Arguments: p_append, an array of one element as flow_append_many takes it; p_run_id, its run;
---   p_steps, a JSON array of {"step_id", "step_name", "attempt", "queue"}.
+--   p_steps, a JSON array of {"step_id", "step_name", "attempt", "queue", "due_in_us"?, "due_at"?}:
+--   the deadline at which the run is woken, the earlier of a time counted from this append and an
+--   RFC 3339 one.
 -- Returns what flow_append_batch returns. A refused append makes no tasks.
 --   A task is of kind run_step, has the priority and the build of its run, and can only be claimed
---   by who knows the step: workflow_name holds 'step:' and its name.
+--   by who knows the step: workflow_name holds 'step:' and its name. Until the attempt has an
+--   outcome the run is suspended, and a row of scheduled_wakeups says so.
 -- Locks: as flow_append_many, then rows of queues with a hint. SQLSTATEs: those of
 -- flow_append_many. Callers: worker.
 CREATE FUNCTION flow_route_steps(p_append json, p_run_id text, p_steps json)
@@ -42,7 +45,7 @@ BEGIN
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     SELECT json_agg(s) INTO v_missing
       FROM json_to_recordset(p_steps)
-           AS s (step_id text, step_name text, attempt integer, queue text)
+           AS s (step_id text, step_name text, attempt integer, queue text, due_at text)
      WHERE NOT EXISTS (
             SELECT FROM flow_tasks AS t
              WHERE t.run_id = p_run_id AND t.kind = 'run_step'
@@ -87,6 +90,17 @@ BEGIN
         RETURNING queue
     )
     SELECT array_agg(DISTINCT m.queue) INTO v_queues FROM made AS m;
+    INSERT INTO scheduled_wakeups AS w (run_id, kind, subject_id, due_at)
+    SELECT p_run_id, 'step_deadline', s.step_id,
+           coalesce(least(flow_time_after(p_at, s.due_in_us), flow_deadline(s.due_at)), 'infinity')
+      FROM json_to_recordset(p_steps) AS s (step_id text, due_in_us bigint, due_at text)
+        ON CONFLICT (run_id, kind, subject_id) DO UPDATE
+       SET due_at = excluded.due_at, dispatched_at = NULL;
+    PERFORM flow_lower_mark('', (
+        SELECT min(w.due_at) FROM scheduled_wakeups AS w
+         WHERE w.run_id = p_run_id AND w.kind = 'step_deadline'));
+    UPDATE flow_runs AS r SET status = 'suspended'
+     WHERE r.run_id = p_run_id AND r.status = 'running';
     PERFORM flow_notify_idle(v_queues);
 END
 $$;
