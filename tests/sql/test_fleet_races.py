@@ -12,7 +12,7 @@ import pytest
 
 from tests.sql.database import DEADLOCK_TIMEOUT, Connection, Database, codes, wait
 from tests.sql.fleet import claim, complete, enqueue, start
-from tests.sql.test_locks import EXPECTED, VERBS, prepare
+from tests.sql.verbs import EXPECTED, VERBS, collided, prepare
 from tests.waiting import until
 
 MINE = (
@@ -47,21 +47,9 @@ def test_no_two_verbs_deadlock_when_one_is_of_the_fleet(db: Database, first: str
         claim(db, kinds=["resume_hook"])
         enqueue(db, "dispose_hook", payload={"hook_id": "h"}, run_id=run_id, max_stalled=0)
         claim(db, kinds=["dispose_hook"], lease="1 microsecond")
-        refused: list[psycopg.Error] = []
-        with holder.transaction(force_rollback=number % 2 == 0):
-            try:
-                with holder.transaction():
-                    db.rows(f"SELECT {ALL[first].replace('<r>', run_id)}", on=holder)
-            except psycopg.Error as error:
-                refused.append(error)
-
-            def call(connection: Connection, verb: str = second, run: str = run_id) -> None:
-                db.rows(f"SELECT {ALL[verb].replace('<r>', run)}", on=connection)
-
-            coming = db.background(call, deadlock_timeout=DEADLOCK_TIMEOUT)
-            until(partial(db.is_settled, coming), "the second is done or waits")
-        refused += [error for error in [coming.exception(30)] if isinstance(error, psycopg.Error)]
-        assert set(codes(refused)) <= EXPECTED, (first, second, refused)
+        verbs = (verb.replace("<r>", run_id) for verb in (ALL[first], ALL[second]))
+        refused = codes(collided(db, holder, *verbs, commit=number % 2 == 1))
+        assert set(refused) <= EXPECTED, (first, second, refused)
         db.rows("SELECT flow_force_cancel(%s)", run_id)
         db.rows("DELETE FROM flow_tasks")
         db.rows("DELETE FROM flow_dead_letters")
