@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import datetime
 from threading import Event, Lock
 from typing import Any, Self, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import psycopg
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from flowpg.errors import RunNotFound, StoreError, StoreUnavailable
+from flowpg.errors import HookConflict, RunConflict, RunNotFound, StoreError, StoreUnavailable
 from flowpg.model.answers import AnswerCheck
 from flowpg.model.arguments import MAX_PAGE, check_queue
 from flowpg.model.codecs import CodecChain, PayloadCodec
@@ -28,19 +28,25 @@ from flowpg.model.inspection import (
     WorkflowRunSuspension,
 )
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
-from flowpg.model.records import StartRequest, StartResult, VerbResult
+from flowpg.model.records import StartOutcome, StartRequest, StartResult, VerbResult
 from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
 from flowpg.model.spec import WorkflowSpec
 from flowpg.postgres import reads, verbs
 from flowpg.postgres.calls import Call
 from flowpg.postgres.end_notices import EndNotices
 from flowpg.postgres.enlist import run_enlisted_sync
-from flowpg.postgres.errors import connection_refused
-from flowpg.postgres.pool import LEFT_BEHIND, connection_options
+from flowpg.postgres.pool import LEFT_BEHIND
+from flowpg.postgres.sync_pool import open_pool, statement
 from flowpg.postgres.waits import Look, Pause, await_run, waiting
 from flowpg.replay.projection import snapshot_of
 from flowpg.store.imports import check_history
-from flowpg.store.sealing import opened_snapshot, sealed_request
+from flowpg.store.sealing import (
+    in_conflict,
+    opened_snapshot,
+    same_answer,
+    same_start,
+    sealed_request,
+)
 
 T = TypeVar("T")
 
@@ -117,14 +123,27 @@ class FlowClient:
         InvalidRunId, InvalidWorkflow, SerializationError, PayloadTooLarge.
         """
         request = sealed_request(self._codecs, StartRequest(spec, input, run_id, queue))
-        return self._run(verbs.start(request), connection)
+        try:
+            return self._run(verbs.start(request), connection)
+        except RunConflict as error:
+            # Sealed with another key, it may be the same input all the same.
+            if not self._may_look(connection):
+                raise
+            run = self._stored(error.run_id, connection)
+            if not same_start(self._codecs, request, run):
+                raise
+            return VerbResult(run.run_id, False, run.last_sequence)
 
     def start_many(
         self, requests: Sequence[StartRequest], *, connection: Any = None
     ) -> list[StartResult]:
         """Create many runs in one transaction, each on its own merits, in order."""
         sealed = [sealed_request(self._codecs, request) for request in requests]
-        return self._run(verbs.start_many(sealed), connection) if sealed else []
+        results = self._run(verbs.start_many(sealed), connection) if sealed else []
+        for at, run_id in in_conflict(self._codecs, results).items():
+            if same_start(self._codecs, sealed[at], self._stored(run_id, connection)):
+                results[at] = StartResult(run_id, StartOutcome.EXISTS)
+        return results
 
     # -- telling a run something ------------------------------------------------------------------
     def resume_wait(self, run_id: str, wait_id: str, *, connection: Any = None) -> VerbResult:
@@ -139,10 +158,18 @@ class FlowClient:
         workflow waits for; RunTerminal."""
         check = AnswerCheck(payload, hook_id)
         payload = self._codecs.seal_answer(payload, run_id, hook_id)
-        while True:
-            call = verbs.resume_hook(run_id, hook_id, payload, check.checked)
-            if check.done(result := self._run(call, connection)):
-                return result
+        try:
+            while True:
+                call = verbs.resume_hook(run_id, hook_id, payload, check.checked)
+                if check.done(result := self._run(call, connection)):
+                    return result
+        except HookConflict:
+            if not self._may_look(connection):
+                raise
+            run = self._stored(run_id, connection)
+            if not same_answer(self._codecs, run, hook_id, payload):
+                raise
+            return VerbResult(run_id, False, run.last_sequence, hook_id)
 
     def resume_hook_by_token(
         self, token: str, payload: Any, *, connection: Any = None
@@ -203,10 +230,7 @@ class FlowClient:
     # -- looking ----------------------------------------------------------------------------------
     def snapshot(self, run_id: str) -> WorkflowRunSnapshot:
         """The state of a run, folded from its history. RunNotFound."""
-        loaded = self._run(reads.load_runs([run_id])).get(run_id)
-        if loaded is None:
-            raise RunNotFound(run_id)
-        snapshot = snapshot_of(loaded)
+        snapshot = self._stored(run_id)
         return opened_snapshot(self._codecs, snapshot) if self._codecs else snapshot
 
     def history(self, run_id: str) -> list[FlowEventEnvelope]:
@@ -302,13 +326,28 @@ class FlowClient:
                 self._ends = EndNotices(self._listen_dsn, self._schema)
             return self._ends
 
+    def _stored(self, run_id: str, connection: Any = None) -> WorkflowRunSnapshot:
+        loaded = self._run(reads.load_runs([run_id]), connection).get(run_id)
+        if loaded is None:
+            raise RunNotFound(run_id)
+        return snapshot_of(loaded)
+
+    def _may_look(self, connection: Any) -> bool:
+        # The values of a conflict can be compared only where they can be opened, and where the
+        # conflict has not failed the transaction of the caller.
+        own = connection if connection is not None else self._connection
+        if not self._codecs or own is None:
+            return bool(self._codecs)
+        idle = psycopg.pq.TransactionStatus.IDLE
+        return isinstance(own, psycopg.Connection) and own.info.transaction_status == idle
+
     # -- sending ----------------------------------------------------------------------------------
     def _run(self, call: Call[T], connection: Any = None) -> T:
         own = connection if connection is not None else self._connection
         if own is not None:
             return run_enlisted_sync(own, call, self._schema)
         try:
-            with self._ready_pool().connection(self._timeout) as pooled, _statement(pooled):
+            with self._ready_pool().connection(self._timeout) as pooled, statement(pooled):
                 return run_enlisted_sync(pooled, call, self._schema, enlisted=False)
         except PoolTimeout:
             raise StoreUnavailable(
@@ -337,36 +376,5 @@ class FlowClient:
                 self._pool, self._process = None, os.getpid()
             if self._pool is None:
                 assert self._dsn is not None
-                self._pool = _open_pool(self._dsn, self._max_size, self._prepare)
+                self._pool = open_pool(self._dsn, self._max_size, self._prepare)
             return self._pool
-
-
-def _open_pool(dsn: str, max_size: int, prepare: bool) -> ConnectionPool[Any]:
-    options = {"autocommit": True, **connection_options(dsn, prepare)}
-    try:
-        # A pool only ever says that time ran out; a connection says why.
-        psycopg.connect(dsn, **options).close()
-    except psycopg.Error as error:
-        raise connection_refused(error) from None
-    return ConnectionPool(
-        dsn,
-        kwargs=options,
-        min_size=0,
-        max_size=max_size,
-        configure=_configure,
-        open=True,
-        name="flowpg",
-    )
-
-
-def _statement(connection: psycopg.Connection[Any]) -> AbstractContextManager[Any]:
-    # One statement in autocommit mode; where that would run at a wrong isolation level, see
-    # _configure, in a transaction that names the right one.
-    explicit = connection.autocommit and connection.isolation_level is not None
-    return connection.transaction() if explicit else nullcontext()
-
-
-def _configure(connection: psycopg.Connection[Any]) -> None:
-    row = connection.execute("SELECT current_setting('default_transaction_isolation')").fetchone()
-    if row is None or row[0] != "read committed":
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

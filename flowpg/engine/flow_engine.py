@@ -11,11 +11,11 @@ from flowpg.engine.verbs import EngineVerbs
 from flowpg.errors import FlowError, RunConflict, StoreError
 from flowpg.model.events import HOOK_DISPOSED, WAIT_COMPLETED
 from flowpg.model.inspection import ScheduledWakeup, SuspensionKind, WakeupKind
-from flowpg.model.records import StartRequest, StartResult, VerbResult
+from flowpg.model.records import StartOutcome, StartRequest, StartResult, VerbResult
 from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.runtime import FlowRuntime
 from flowpg.store.protocol import Enlisted
-from flowpg.store.sealing import same_start, sealed_request
+from flowpg.store.sealing import in_conflict, same_start, sealed_request
 
 if TYPE_CHECKING:
     from flowpg.engine.builder import FlowEngineBuilder
@@ -102,7 +102,12 @@ class FlowEngine(EngineVerbs, EngineReads):
         first malformed request, before anything is started."""
         if self.codecs:
             requests = [sealed_request(self.codecs, request) for request in requests]
-        return await self.store.start_many(requests, connection=connection)
+        results = await self.store.start_many(requests, connection=connection)
+        if connection is None:
+            for at, run_id in in_conflict(self.codecs, results).items():
+                if same_start(self.codecs, requests[at], await self.snapshot(run_id)):
+                    results[at] = StartResult(run_id, StartOutcome.EXISTS)
+        return results
 
     # -- time -----------------------------------------------------------------------------------
 

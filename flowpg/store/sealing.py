@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from flowpg.model import jsontext
@@ -16,7 +17,7 @@ from flowpg.model.codecs import (
     CodecChain,
 )
 from flowpg.model.ids import new_run_id
-from flowpg.model.records import StartRequest
+from flowpg.model.records import StartOutcome, StartRequest, StartResult
 from flowpg.model.snapshot import (
     CompletedOutcome,
     FailedOutcome,
@@ -41,9 +42,19 @@ def sealed_request(codecs: CodecChain, request: StartRequest) -> StartRequest:
 def same_start(codecs: CodecChain, request: StartRequest, run: WorkflowRunSnapshot) -> bool:
     """Whether a run is the one that ``request`` asks for, though its input was sealed in another
     way, such as with an older key."""
+    if run.spec != request.spec:
+        return False
     asked = codecs.open(request.input, run.run_id, RUN_INPUT)
     found = codecs.open(run.input, run.run_id, RUN_INPUT)
-    return run.spec == request.spec and jsontext.equal(asked, found)
+    return jsontext.equal(asked, found)
+
+
+def in_conflict(codecs: CodecChain, results: Sequence[StartResult]) -> dict[int, str]:
+    """Which of many starts are to be looked at again with ``same_start``: position and run id."""
+    if not codecs:
+        return {}
+    refused = StartOutcome.RUN_CONFLICT
+    return {at: found.run_id for at, found in enumerate(results) if found.outcome is refused}
 
 
 def same_answer(codecs: CodecChain, run: WorkflowRunSnapshot, hook_id: str, sealed: object) -> bool:

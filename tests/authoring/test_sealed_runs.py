@@ -15,7 +15,7 @@ from flowpg.authoring.context import hook
 from flowpg.authoring.errors import WorkflowFailed
 from flowpg.client import FlowClient
 from flowpg.engine.flow_engine import FlowEngine
-from flowpg.errors import HookConflict, RunConflict, UndecodablePayload, UnknownKey
+from flowpg.errors import UndecodablePayload, UnknownKey
 from flowpg.model.codecs import Compression, is_sealed
 from flowpg.model.encryption import Encryption
 from flowpg.model.events import FlowEventEnvelope
@@ -225,27 +225,6 @@ async def test_text_that_was_changed_or_moved_blocks_the_run() -> None:
         (changed["v"][:20], changed["v"][21:])
     )
     await with_event(at, json.dumps({**history[at].data, "output": changed}))
-
-
-async def test_a_repeated_start_or_answer_is_recognised_after_a_rotation(
-    engine_store: EngineStore,
-) -> None:
-    apps = [secret_app(codecs(a=OLD)), secret_app(codecs(a=OLD, b=NEW))]
-    engines = [await engine_store.engine(app) for app in apps]
-    for app, engine in zip(apps, engines, strict=True):
-        main = app.workflows["main"]
-        for _ in range(2):
-            assert await main.start_with_id(engine, "the-run", CANARY) == "the-run"
-            found = await engine.start_with_id("the-run", main.spec, main.input(CANARY))
-            assert found == "the-run"
-        with pytest.raises(RunConflict):
-            await main.start_with_id(engine, "the-run", "another")
-    for engine in engines:
-        for _ in range(2):
-            await engine.resume_hook("the-run", "go", CANARY)
-        with pytest.raises(HookConflict):
-            await engine.resume_hook("the-run", "go", "another")
-    assert apps[1].workflows["main"].result(await engines[1].snapshot("the-run")) == RESULT
 
 
 async def test_an_answer_by_token_is_sealed_too(engine_store: EngineStore) -> None:
