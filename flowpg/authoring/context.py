@@ -188,11 +188,11 @@ def hook(
 ) -> Hook[Any]:
     """Something to be answered from outside: ``decision = await hook("approval", Approval)``.
 
-    The answer is read as ``kind``. ``token`` is the secret it is answered under, made up at random
-    if none is given; the run and the name will do as well for callers who may know them. Nobody
-    can answer after ``expires``. ``metadata`` (a HookMetadata or any JSON) tells operators what is
-    asked; it must not hold the token. Where it cannot be stored, opening the hook raises
-    PayloadTooLarge or SerializationError.
+    The answer is read as ``kind``; whoever sends one that cannot be is told so. ``token`` is the
+    secret it is answered under, made up at random if none is given; the run and the name will do as
+    well for callers who may know them. Nobody can answer after ``expires``. ``metadata`` (a
+    HookMetadata or any JSON) tells operators what is asked; it must not hold the token. Where it
+    cannot be stored, opening the hook raises PayloadTooLarge or SerializationError.
     """
     run = _run("hook()", "a test answers it through the engine")
     return Hook(run, name, kind, token, expires, metadata)

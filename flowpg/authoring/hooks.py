@@ -11,11 +11,11 @@ from typing import Any, Generic, Self, TypeVar
 from flowpg.authoring.operations import HookOperation
 from flowpg.authoring.turns import RunTurns
 from flowpg.errors import InvalidArgument
+from flowpg.model.decoding import decode_as
 from flowpg.model.hooks import HookMetadata
 from flowpg.model.ids import check_id, check_token
 from flowpg.model.jsontext import copied
 from flowpg.model.payload_schema import schema_of
-from flowpg.model.snapshot import decode_as
 
 T = TypeVar("T")
 
@@ -24,8 +24,8 @@ class Hook(Generic[T]):
     """One awaited answer. ``await hook`` opens it and waits; ``async with`` opens it at once, so
     that its token can be sent to whoever is to answer, and gives it up at the end.
 
-    Raises HookClosed where it is awaited if it is withdrawn or expires, SerializationError if the
-    answer does not fit.
+    Raises HookClosed where it is awaited if it is withdrawn or expires, SerializationError for an
+    answer that does not fit and that nobody checked, such as one from SQL.
     """
 
     def __init__(

@@ -8,9 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
+from flowpg.console.expected import in_short
 from flowpg.model import events
 from flowpg.model.events import FlowEventEnvelope
-from flowpg.model.inspection import RunRow, WorkflowRunSummary, WorkflowRunSuspension
+from flowpg.model.inspection import (
+    RunRow,
+    SuspensionKind,
+    WorkflowRunSummary,
+    WorkflowRunSuspension,
+)
 from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.model.times import format_time
 
@@ -76,9 +82,11 @@ def driver(row: RunRow, now: datetime) -> str:
     return f"waiting for a worker since {moment(row.available_at)}"
 
 
-def wait_line(item: WorkflowRunSuspension, now: datetime) -> str:
-    """What a run waits for, and until when."""
+def wait_line(item: WorkflowRunSuspension, now: datetime, schema: Any = None) -> str:
+    """What a run waits for, and until when; ``schema`` is that of the answer to a hook."""
     name = "timer" if item.kind == "wait" else item.kind
+    if schema is not None:
+        return f"{wait_line(item, now)}, answered with {in_short(schema)}"
     if item.due_at is None:
         return f"{name} {item.subject_id}"
     seconds = (item.due_at - now).total_seconds()
@@ -136,6 +144,7 @@ def show_json(
                 "kind": item.kind.value,
                 "id": item.subject_id,
                 "due_at": None if item.due_at is None else format_time(item.due_at),
+                **_schema_member(schema_of_wait(item, run)),
             }
             for item in waiting
         ],
@@ -154,6 +163,16 @@ def show_json(
         "output": run.output,
         "cancellation_reason": run.cancellation.reason if run.cancellation else None,
     }
+
+
+def schema_of_wait(item: WorkflowRunSuspension, run: WorkflowRunSnapshot) -> Any:
+    """The JSON Schema of what a run waits for, None if that is no hook or has none."""
+    hook = run.hooks.get(item.subject_id) if item.kind is SuspensionKind.HOOK else None
+    return None if hook is None else hook.payload_schema
+
+
+def _schema_member(schema: Any) -> dict[str, Any]:
+    return {} if schema is None else {"payload_schema": schema}
 
 
 def moment(when: datetime) -> str:

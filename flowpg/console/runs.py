@@ -109,7 +109,10 @@ def show(
         ("blocked", row.blocked_reason),
         ("driver", driven),
         ("waiting", row.waiting_for),
-        *(("waits for", lines.wait_line(item, now)) for item in waiting),
+        *(
+            ("waits for", lines.wait_line(item, now, lines.schema_of_wait(item, snapshot)))
+            for item in waiting
+        ),
         *((f"{name} =", jsontext.encode(value)) for name, value in row.attributes.items()),
         ("reason", reason),
         ("error", lines.legible(snapshot.error)),
@@ -183,7 +186,8 @@ def answer(
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
-    """Answer a hook by run and hook id. The same answer again changes nothing."""
+    """Answer a hook by run and hook id, with what `flowpg show` says that it is answered with. The
+    same answer again changes nothing."""
     value = _json_option(payload, "--payload")
     with _client(dsn, schema) as client:
         try:

@@ -7,7 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from flowpg.model.snapshot import RunStatus, decode_as
+from flowpg.model.decoding import decode_as
+from flowpg.model.snapshot import RunStatus
 
 T = TypeVar("T")
 

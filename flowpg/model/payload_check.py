@@ -8,7 +8,7 @@ so that no text shows a part of the value: neither a member nor the name of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,7 +24,9 @@ know and "" for the value itself, and what was expected there."""
 MAX_FAILURES: Final = 20
 """More than this are not listed."""
 
-_HIDDEN: Final = "*"
+HIDDEN: Final = "*"
+"""In place of a name that only the value knows."""
+
 _CHOICE: Final = "\x00"  # begins the label of a choice, which is no part of a place
 
 
@@ -38,7 +40,7 @@ class PayloadCheck:
     """One JSON Schema, ready to check values."""
 
     def __init__(self, schema: Any) -> None:
-        self._names = frozenset(_names(schema))
+        self._names = frozenset(names_in(schema))
         try:
             self._validator: SchemaValidator | None = SchemaValidator(_Reader(schema).whole())
         except (SchemaError, RecursionError, TypeError, ValueError):
@@ -54,16 +56,14 @@ class PayloadCheck:
             found = error.errors(include_url=False, include_input=False)
             # A schema that is defined by nothing but itself says nothing.
             loops = any(item["type"] == "recursion_loop" for item in found)
-            return () if loops else failures_of(error, self._names)
+            return () if loops else _failures_of(error, self._names)
         except RecursionError:
             return ()
         return ()
 
 
-def failures_of(error: ValidationError, known: Iterable[str]) -> Failures:
-    """What an error says, without any part of the value. ``known`` are names of members that may
-    be shown."""
-    names = frozenset(known)
+def _failures_of(error: ValidationError, names: frozenset[str]) -> Failures:
+    """What an error says, without any part of the value; ``names`` may be shown."""
     found: dict[str, list[str]] = {}
     for item in error.errors(include_url=False, include_input=False):
         place, choice = _place(item["loc"], names)
@@ -91,21 +91,21 @@ def _place(location: tuple[int | str, ...], names: frozenset[str]) -> tuple[str,
         elif part.startswith(_CHOICE):
             choice = part.removeprefix(_CHOICE) or choice
         else:
-            parts.append(part if part in names else _HIDDEN)
+            parts.append(part if part in names else HIDDEN)
     return ".".join(parts), choice
 
 
-def _names(schema: Any) -> Iterator[str]:
+def names_in(schema: Any) -> Iterator[str]:
     """The names of all members that a schema describes."""
     if isinstance(schema, dict):
         properties, required = schema.get("properties"), schema.get("required")
         yield from properties if isinstance(properties, dict) else ()
         yield from map(str, required) if isinstance(required, list) else ()
         for part in schema.values():
-            yield from _names(part)
+            yield from names_in(part)
     elif isinstance(schema, list):
         for part in schema:
-            yield from _names(part)
+            yield from names_in(part)
 
 
 # -- expectations -------------------------------------------------------------------------------

@@ -17,10 +17,9 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any, Final
 
-from pydantic import TypeAdapter
-
 from flowpg.errors import FlowError
 from flowpg.model import jsontext
+from flowpg.model.adapters import adapter_of
 
 MAX_SCHEMA_BYTES: Final = 16_384
 """A schema whose text is longer is left out: it would be stored with each hook."""
@@ -28,19 +27,7 @@ MAX_SCHEMA_BYTES: Final = 16_384
 Schema = dict[str, Any]
 Core = Mapping[str, Any]
 
-_adapters: dict[Any, TypeAdapter[Any]] = {}
 _schemas: dict[Any, Schema | None] = {}
-
-
-def adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """The adapter that reads values as ``kind``, made once a type."""
-    try:
-        return _adapters[kind]
-    except KeyError:
-        made = _adapters[kind] = TypeAdapter(kind)
-        return made
-    except TypeError:  # not hashable
-        return TypeAdapter(kind)
 
 
 def schema_of(kind: Any) -> Schema | None:
@@ -228,10 +215,17 @@ class _Writer:
         as_object: Schema = {"type": "object", "properties": properties}
         if required:
             as_object["required"] = required
-        if any("validation_alias" in field for field in fields):
+        if any({"alias", "validation_alias"} & field.keys() for field in fields):
             as_object = {"type": "object"}
         title = core["cls"].__name__
         return {"title": title, "anyOf": [self.fixed(items, len(required)), as_object]}
+
+    def called(self, core: Core) -> Schema:
+        """What named tuples were to older releases of pydantic."""
+        cls, arguments = core["function"], core["arguments_schema"].get("arguments_schema", [])
+        if not isinstance(cls, type) or not issubclass(cls, tuple):
+            return {}
+        return self.named_tuple({"cls": cls, "fields": arguments})
 
     def mapping(self, core: Core) -> Schema:
         values = self.of(core["values_schema"]) if "values_schema" in core else {}
@@ -337,6 +331,7 @@ _WRITERS: dict[str, Callable[[_Writer, Core], Schema]] = {
     **dict.fromkeys(("list", "set", "frozenset"), _Writer.array),
     "tuple": _Writer.tuple,
     "named-tuple": _Writer.named_tuple,
+    "call": _Writer.called,
     "dict": _Writer.mapping,
     "model": _Writer.configured,
     "dataclass": _Writer.configured,

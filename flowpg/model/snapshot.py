@@ -11,9 +11,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from flowpg.errors import SerializationError
+from flowpg.model.decoding import decode_as
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.spec import WorkflowSpec
@@ -352,22 +352,3 @@ class WorkflowRunSnapshot:
 
 def _time(moment: datetime | None) -> str | None:
     return None if moment is None else format_time(moment)
-
-
-_adapters: dict[Any, TypeAdapter[Any]] = {}
-
-
-def decode_as(value: Any, kind: type[T], what: str) -> T:
-    """``value`` (decoded JSON) validated as ``kind``; SerializationError naming ``what``."""
-    adapter = _adapters.get(kind)
-    if adapter is None:
-        adapter = _adapters[kind] = TypeAdapter(kind)
-    try:
-        result: T = adapter.validate_python(value)
-    except ValidationError as error:
-        fields = ", ".join(
-            ".".join(map(str, item["loc"])) or "value" for item in error.errors(include_input=False)
-        )
-        name = getattr(kind, "__name__", str(kind))
-        raise SerializationError(f"{what} does not fit {name}: check {fields}") from None
-    return result

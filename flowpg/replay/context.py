@@ -32,6 +32,7 @@ from flowpg.model.commands import (
     Timeout,
     WaitUntil,
 )
+from flowpg.model.decoding import decode_as
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.hooks import HookMetadata
 from flowpg.model.jsontext import copied
@@ -48,7 +49,6 @@ from flowpg.model.snapshot import (
     StepSnapshot,
     StepStatus,
     WaitStatus,
-    decode_as,
 )
 from flowpg.model.spec import WorkflowSpec
 from flowpg.model.timeouts import StepTimeouts

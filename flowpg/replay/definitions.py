@@ -66,12 +66,15 @@ def new_hook(command: CreateHook, now: datetime) -> NewEvent:
     check_token(command.token)
     expiry = _span(command.expires_in, now, f"hook {command.hook_id!r}")
     _, metadata = jsontext.stored(command.metadata, "the metadata of a hook")
-    schema = command.payload_schema
-    if schema is not None:
-        _, schema = jsontext.stored(schema, "the payload schema of a hook")
-    return events.hook_created(
+    plain = events.hook_created(command.hook_id, command.token, metadata, expires_in=expiry)
+    if command.payload_schema is None:
+        return plain
+    _, schema = jsontext.stored(command.payload_schema, "the payload schema of a hook")
+    event = events.hook_created(
         command.hook_id, command.token, metadata, expires_in=expiry, payload_schema=schema
     )
+    # It is a help for others, and no reason to refuse a hook.
+    return event if len(event.payload().encode()) <= limits.most else plain
 
 
 def new_progress(command: RecordProgress) -> NewEvent:

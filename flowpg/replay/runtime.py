@@ -19,9 +19,10 @@ from flowpg.errors import (
 )
 from flowpg.model import jsontext
 from flowpg.model.commands import Decision
+from flowpg.model.decoding import decode_as
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.jsontext import copied
-from flowpg.model.snapshot import WorkflowRunSnapshot, decode_as
+from flowpg.model.snapshot import WorkflowRunSnapshot
 from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.context import WorkflowContext
 

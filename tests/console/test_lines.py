@@ -4,20 +4,37 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from flowpg import FlowApp, hook
 from flowpg.console import lines
+from flowpg.console.expected import in_short
 from flowpg.console.main import app
 from flowpg.errors import NonRetryable, UnknownStep
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.inspection import SuspensionKind, WorkflowRunSuspension
+from flowpg.model.payload_schema import schema_of
 from flowpg.replay.runtime import StepInvocation
 from tests.engine.support import SPEC, EngineStore
 from tests.fleet.apps import Marked
+
+
+@dataclass
+class Order:
+    cents: int
+    note: str | None = None
+
+
+class Tree(BaseModel):
+    left: "Tree | None" = None
+
 
 LONG = "order-" + "x" * 200
 
@@ -103,6 +120,59 @@ async def test_who_answers_a_hook_that_is_not_there_is_told_which_are(
     assert "hook aproval does not exist; it waits for 'approval'" in result.stderr
     said(direct_dsn, "answer", "order-1", "approval", "--payload", "true")
     assert sale.result(await engine.drive("order-1")) is True
+
+
+async def test_who_answers_with_what_does_not_fit_is_told_what_is_waited_for(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    shop = FlowApp("shop")
+
+    @shop.workflow
+    async def sale() -> int:
+        return (await hook("order", Order)).cents
+
+    engine = await postgres_only.engine(shop)
+    await sale.start_with_id(engine, "order-1")
+    assert "hook order, answered with {cents: integer, note?: string | null}\n" in said(
+        direct_dsn, "show", "order-1"
+    )
+    [wait] = json.loads(said(direct_dsn, "show", "order-1", "--json"))["waits_for"]
+    assert wait["payload_schema"]["required"] == ["cents"]
+    wrong = ["answer", "order-1", "order", "--payload", '{"cents": "s3cret"}', "--dsn", direct_dsn]
+    result = CliRunner().invoke(app, wrong)
+    assert result.exit_code == 1
+    assert "cents should be an integer" in result.stderr
+    assert "s3cret" not in result.output + result.stderr
+    said(direct_dsn, "answer", "order-1", "order", "--payload", '{"cents": 5}')
+    assert sale.result(await engine.drive("order-1")) == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (int, "integer"),
+        (bool | None, "boolean | null"),
+        (Literal["a", 1], '"a" | 1'),
+        (list[int | str], "(integer | string)[]"),
+        (tuple[int, str], "[integer, string]"),
+        (dict[str, list[float]], "{*: number[]}"),
+        (datetime, "date-time"),
+        (Decimal, "decimal"),
+        (Tree, "{left?: Tree | null}"),
+    ],
+)
+def test_what_is_waited_for_is_one_line(kind: Any, text: str) -> None:
+    assert in_short(schema_of(kind)) == text
+
+
+@pytest.mark.parametrize("schema", [True, 5, {}, {"$ref": "x"}, {"type": "object"}, {"anyOf": []}])
+def test_a_schema_of_another_make_is_shown_somehow(schema: Any) -> None:
+    assert isinstance(in_short(schema), str)
+
+
+def test_a_long_type_is_cut() -> None:
+    long = {"type": "object", "properties": {f"member{n}": {"type": "null"} for n in range(99)}}
+    assert len(in_short(long)) == 200
 
 
 async def test_a_cancelled_run_says_why(postgres_only: EngineStore, direct_dsn: str) -> None:

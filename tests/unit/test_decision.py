@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from flowpg.errors import InvalidArgument, InvalidTransition, NonDeterministic
-from flowpg.model import events
+from flowpg.model import events, jsontext
 from flowpg.model.commands import (
     Complete,
     LinkChildOperation,
@@ -121,6 +121,24 @@ def test_a_bad_token_is_refused_without_showing_it(token: str) -> None:
     with pytest.raises(InvalidArgument, match="hook token") as caught:
         plan(running(), lambda ctx: ctx.create_hook("h", token))
     assert "xxxx" not in str(caught.value)
+
+
+def test_a_hook_says_what_it_waits_for_and_may_say_it_otherwise_later() -> None:
+    made = plan(running(), lambda ctx: ctx.create_hook("h", "token", kind=int))
+    assert made.events[0].data["payload_schema"] == {"type": "integer"}
+    assert jsontext.decode(made.events[0].payload())["payload_schema"] == {"type": "integer"}
+    untyped = plan(running(), lambda ctx: ctx.create_hook("h", "token"))
+    assert "payload_schema" not in untyped.events[0].data
+    for recorded in (None, {"type": "integer"}, {"type": "string"}):
+        run = running(events.hook_created("h", "token", None, payload_schema=recorded))
+        for kind in (Any, int, list[int]):
+            assert plan(run, lambda ctx, k=kind: ctx.create_hook("h", "token", kind=k)).events == []  # type: ignore[misc]
+
+
+def test_a_schema_is_left_out_where_its_hook_would_be_too_large_with_it() -> None:
+    full = "x" * (events.MAX_PAYLOAD_BYTES - len('{"hook_id":"h","token":"token","metadata":""}'))
+    made = plan(running(), lambda ctx: ctx.create_hook("h", "token", full, kind=int))
+    assert made.events[0].data == {"hook_id": "h", "token": "token", "metadata": full}
 
 
 def test_an_active_hook_comes_back_whatever_its_expiry_now_is() -> None:

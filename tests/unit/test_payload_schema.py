@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
 from flowpg.model import jsontext
+from flowpg.model.adapters import adapter_of
 from flowpg.model.payload_check import PayloadCheck, check_of, in_words
-from flowpg.model.payload_schema import MAX_SCHEMA_BYTES, adapter_of, schema_of
+from flowpg.model.payload_schema import MAX_SCHEMA_BYTES, schema_of
 from tests.unit.payload_types import (
     FITTING,
     KINDS,

@@ -1,9 +1,10 @@
 """Snapshots as values: typed readers, wire form, what their text form hides; and the errors."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 import flowpg.errors
 from flowpg.errors import (
@@ -36,6 +37,21 @@ class Answer(BaseModel):
     ok: bool
 
 
+class Closed(BaseModel, extra="forbid"):
+    ok: bool
+
+
+class Read(BaseModel):
+    """Its schema says nothing, for its validator may read what it likes."""
+
+    inner: Answer
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_it_is(cls, value: Any) -> Any:
+        return value
+
+
 def test_typed_readers_validate() -> None:
     run = fold(
         created({"ok": True}),
@@ -54,6 +70,23 @@ def test_typed_readers_validate() -> None:
     assert run.hooks["h"].payload_as(Answer).ok
     with pytest.raises(SerializationError, match="the input of run 'run-1' does not fit int"):
         run.input_as(int)
+
+
+def test_what_does_not_fit_is_named_without_the_names_that_only_the_sender_knows() -> None:
+    said = []
+    for kind, payload in (
+        (Answer, {"ok": "s3cret"}),
+        (dict[str, int], {"s3cret": "x"}),
+        (dict[str, Answer], {"s3cret": {"ok": "x"}}),
+        (Closed, {"ok": True, "s3cret": 1}),
+        (Read, {"inner": {"ok": "s3cret"}}),
+    ):
+        run = running(events.hook_created("h", "token", None), received("h", payload))
+        with pytest.raises(SerializationError, match="the payload of hook 'h'") as refused:
+            run.hooks["h"].payload_as(kind)
+        assert "s3cret" not in str(refused.value)
+        said.append(str(refused.value).partition("check ")[2])
+    assert said == ["ok", "*", "*.ok", "*", "inner.ok"]
 
 
 def test_the_wire_form_is_plain_json_ordered_by_id_without_the_engines_own_notes() -> None:
