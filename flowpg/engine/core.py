@@ -19,13 +19,13 @@ from typing import Self
 
 from flowpg.engine.commit import PatientStore
 from flowpg.engine.drive import RunDrive
-from flowpg.engine.heartbeats import Heartbeats
 from flowpg.engine.lease import Keeper, LeaseKeeper
 from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
 from flowpg.engine.parked import ParkedRuns, load_claimed
 from flowpg.engine.parts import DriveParts
 from flowpg.engine.routed import RoutedStep
+from flowpg.engine.step_heartbeats import StepHeartbeats
 from flowpg.engine.tip import RunTip
 from flowpg.engine.transactional import StepTransactions
 from flowpg.errors import InvalidArgument, InvalidTransition, RunNotFound, SerializationError
@@ -75,7 +75,7 @@ class EngineCore:
         self._drives: dict[str, RunDrive] = {}
         self._locks: dict[str, _RunLock] = {}
         self._threads: ThreadPoolExecutor | None = None
-        self._heartbeats: Heartbeats | None = None
+        self._heartbeats: StepHeartbeats | None = None
         self._transactions: StepTransactions | None = None
         self._parts: DriveParts | None = None
         self._closing: asyncio.Event | None = None  # set when the last drive has ended
@@ -280,9 +280,9 @@ class EngineCore:
             self._transactions = StepTransactions(sessions, self.store.schema, patience)
         return self._transactions
 
-    def _step_heartbeats(self) -> Heartbeats:
+    def _step_heartbeats(self) -> StepHeartbeats:
         if self._heartbeats is None or self._heartbeats.loop is not asyncio.get_running_loop():
-            self._heartbeats = Heartbeats(self.store)
+            self._heartbeats = StepHeartbeats(self.store)
         return self._heartbeats
 
     def _executor(self) -> Executor:

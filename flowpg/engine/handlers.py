@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from flowpg.engine.attempt_clock import AttemptClock, Limits, spent
 from flowpg.engine.errortext import describe, ends_the_loop, traceable
-from flowpg.engine.heartbeats import Heartbeats
+from flowpg.engine.step_heartbeats import StepHeartbeats
 from flowpg.engine.transactional import Committed, StepTransactions
 from flowpg.errors import (
     EngineFault,
@@ -81,7 +81,7 @@ class StepHandlers:
         in_loop: bool,
         epoch: int = 0,
         transactions: Callable[[], StepTransactions | None] = lambda: None,
-        heartbeats: Heartbeats | None = None,
+        heartbeats: StepHeartbeats | None = None,
         recall: Callable[[str], Awaitable[str | None]] | None = None,
     ) -> None:
         """``in_loop`` says that ``run_step`` is a coroutine function; else it runs in a thread.

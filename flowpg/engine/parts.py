@@ -7,10 +7,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from flowpg.engine.commit import PatientStore
-from flowpg.engine.heartbeats import Heartbeats
 from flowpg.engine.lease import Keeper
 from flowpg.engine.observer import ObserverGate
 from flowpg.engine.options import EngineOptions
+from flowpg.engine.step_heartbeats import StepHeartbeats
 from flowpg.engine.transactional import StepTransactions
 from flowpg.replay.runtime import FlowRuntime
 
@@ -27,4 +27,4 @@ class DriveParts:
     gate: ObserverGate
     executor: Callable[[], Executor]
     transactions: Callable[[], StepTransactions | None]
-    heartbeats: Callable[[], Heartbeats]
+    heartbeats: Callable[[], StepHeartbeats]

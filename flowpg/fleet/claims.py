@@ -10,7 +10,7 @@ from time import monotonic
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.engine.tip import RunTip
 from flowpg.errors import StoreError, StoreUnavailable
-from flowpg.fleet.strays import Strays
+from flowpg.fleet.stray_leases import StrayLeases
 from flowpg.model.records import Capabilities, LoadedRun, RunLease
 from flowpg.replay.runtime import known
 
@@ -50,7 +50,7 @@ class Claims:
     ) -> None:
         self._engine = engine
         lease = engine.options.lease
-        self.strays = Strays(engine.store, queues, engine.owner, lease, held)
+        self.strays = StrayLeases(engine.store, queues, engine.owner, lease, held)
         self._queues = queues
         self._max_crashes = max_crashes
         self._schedule = schedule

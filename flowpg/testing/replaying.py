@@ -110,6 +110,3 @@ def _same(found: NewEvent, event: FlowEventEnvelope) -> bool:
         return {name: value for name, value in data.items() if name not in (deadline, "token")}
 
     return jsontext.equal(definition(found.data), definition(event.data))
-
-
-__all__ = ["History", "Rehearsal", "Verdict", "replay"]

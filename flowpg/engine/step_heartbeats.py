@@ -31,7 +31,7 @@ class Saved(Heard):
 
     __slots__ = ("_beats", "_number")
 
-    def __init__(self, beats: Heartbeats, number: int) -> None:
+    def __init__(self, beats: StepHeartbeats, number: int) -> None:
         self._beats = beats
         self._number = number
 
@@ -45,7 +45,7 @@ class Saved(Heard):
         )
 
 
-class Heartbeats:
+class StepHeartbeats:
     """The heartbeats of one engine. To be made in its event loop."""
 
     def __init__(self, store: FlowEventStore) -> None:

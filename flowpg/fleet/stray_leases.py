@@ -25,7 +25,7 @@ _AGAIN = 1.0
 """Seconds between two looks at what a claim left behind."""
 
 
-class Strays:
+class StrayLeases:
     """The name that claims of ``queues`` are made under, and what earlier names have left.
 
     ``held`` tells which leases this process has. A claim that comes through after it was given up,
