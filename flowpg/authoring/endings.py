@@ -120,7 +120,9 @@ class Ending:
         codecs, run_id = self._turns.codecs, self._turns.run_id
         logger.warning(
             "workflow %r fails run %r: %s\n%s",
-            *(self._turns.definition.spec.name, run_id, type(error).__name__),
+            self._turns.definition.spec.name,
+            run_id,
+            type(error).__name__,
             place_of_failure(error) if codecs else shown_failure(error),
         )
         body = codecs.seal_error(failure_body(error), run_id, RUN_ERROR)

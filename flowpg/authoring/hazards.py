@@ -185,7 +185,10 @@ def report(turn: Turn, hazard: Hazard, frame: FrameType | None) -> None:
     _seen.add(place)
     logger.warning(
         "%s: workflow %r calls %s, which a replay cannot repeat; %s",
-        *(_shown(place), turn.workflow, hazard.call, hazard.instead),
+        _shown(place),
+        turn.workflow,
+        hazard.call,
+        hazard.instead,
     )
 
 

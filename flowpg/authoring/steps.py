@@ -354,7 +354,10 @@ def make_step(
     name = name or function.__name__
     transaction = transaction_kind(function, name, transactional)
     made: AnyStep = kind(
-        *(function, name, retry or DEFAULT_RETRY, fatal),
+        function,
+        name,
+        retry or DEFAULT_RETRY,
+        fatal,
         timeouts=timeouts,
         transaction=transaction,
         queue=queue,

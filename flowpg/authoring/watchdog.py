@@ -200,7 +200,9 @@ def _look(turn: Turn, passed: float) -> None:
         logger.warning(
             "%s has been running for %.1f s without waiting, and holds up every run of this "
             "process; do its work in a step. It is here:\n%s",
-            *(turn, turn.seen, stack_of(turn.thread)),
+            turn,
+            turn.seen,
+            stack_of(turn.thread),
         )
     if turn.longest is not None and turn.seen >= turn.strike_at and not _debugged(turn.thread):
         # Again and again, if the code catches what is raised in it.

@@ -350,7 +350,10 @@ def _log(
     last = not failure.retryable or (attempts is not None and step.attempt >= attempts)
     logger.warning(
         "step %r (%s) of run %r failed in attempt %d%s: %s",
-        *(step.step_id, step.step_name, step.run_id, step.attempt),
+        step.step_id,
+        step.step_name,
+        step.run_id,
+        step.attempt,
         "" if attempts is None else f" of {attempts}",
         type(error).__name__ if error is not None else "its output cannot be stored",
         # An error in its stored form says what was raised, or that this is not to be shown.

@@ -54,7 +54,9 @@ class RoutedStep:
         """Whether its outcome is being recorded: from here on the database decides."""
 
         self._handlers = StepHandlers(
-            *(parts.runtime, parts.executor, self._bell.ring),
+            parts.runtime,
+            parts.executor,
+            self._bell.ring,
             in_loop=parts.in_loop,
             epoch=lease.epoch,
             transactions=parts.transactions,
@@ -109,7 +111,11 @@ class RoutedStep:
             failure = Failure(describe(not_begun(step)), retryable=False)
             return Settled(step.step_id, step.attempt, failure)
         invocation = StepInvocation(
-            *(lease.run_id, step.step_id, step.attempt, step.step_name, step.input),
+            lease.run_id,
+            step.step_id,
+            step.attempt,
+            step.step_name,
+            step.input,
             tip.snapshot.spec.name,
         )
         invocation.task_id = lease.task_id

@@ -164,7 +164,8 @@ def _overdue(one: Deadlines, tip: RunTip, now: datetime) -> Overdue:
     # Of both limits the one that passed first counts.
     begun = one.begins is not None and one.begins == one.next
     return Overdue(
-        *(one.step_id, one.attempt),
+        one.step_id,
+        one.attempt,
         _failed(tip, step, not_begun(step)) if begun else None,
         _failed(tip, step, spent(step.step_id, step.timeouts)) if closed else None,
         one.closes,
@@ -180,5 +181,9 @@ def _failed(tip: RunTip, step: StepSnapshot, error: StepTimeout) -> str:
 def _log(tip: RunTip, step: StepSnapshot) -> None:
     logger.warning(
         "step %r (%s) of run %r failed in attempt %d: no worker of queue %r has it in time",
-        *(step.step_id, step.step_name, tip.run_id, step.attempt, step.queue),
+        step.step_id,
+        step.step_name,
+        tip.run_id,
+        step.attempt,
+        step.queue,
     )

@@ -302,7 +302,9 @@ class _Patience:
             raise AttemptOver(error)
         logger.warning(
             "the transaction of step %r of run %r was lost and begins again: %s",
-            *(self._step.step_id, self._step.run_id, error),
+            self._step.step_id,
+            self._step.run_id,
+            error,
         )
         pause, self._next = self._next, min(_LONGEST_PAUSE, 2 * self._next)
         return pause * random.uniform(0.5, 1.0)

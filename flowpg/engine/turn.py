@@ -58,6 +58,8 @@ async def take_turn(runtime: FlowRuntime, tip: RunTip, now: datetime) -> Plan:
 def _log(run: WorkflowInvocation, error: BaseException) -> None:
     logger.warning(
         "workflow %r fails run %r: %s",
-        *(run.spec.name, run.run_id, type(error).__name__),
+        run.spec.name,
+        run.run_id,
+        type(error).__name__,
         exc_info=traceable(error),
     )

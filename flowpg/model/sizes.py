@@ -95,6 +95,10 @@ def oversize_of(
         logger.warning(
             "run %r: the payload of %s%s is %d bytes, over the %d that are thought too much; store "
             "the value elsewhere and pass a reference",
-            *(run_id, event_type, "" if subject is None else f" {subject!r}", size, limits.warn),
+            run_id,
+            event_type,
+            "" if subject is None else f" {subject!r}",
+            size,
+            limits.warn,
         )
     return 0
