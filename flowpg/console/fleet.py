@@ -40,6 +40,8 @@ def builds(
                 return await runtime_build_usage(store, build)
 
         found = asyncio.run(look())
+    if not found:
+        typer.echo("flowpg: no open run is pinned to a build, and no worker has one", err=True)
     for row in found:
         since = f" since {row.oldest_created_at:%Y-%m-%d %H:%M}Z" if row.oldest_created_at else ""
         verdict = "may be retired"

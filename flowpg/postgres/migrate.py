@@ -14,7 +14,6 @@ import random
 import re
 import threading
 import time
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +33,7 @@ from flowpg.errors import (
     MigrationFailed,
     PermissionDenied,
 )
+from flowpg.postgres.migration_limits import MigrationLimits
 from flowpg.postgres.revisions import (
     DEFAULT_SCHEMA,
     Release,
@@ -52,7 +52,7 @@ from flowpg.postgres.schema_check import (
 )
 
 __all__ = [
-    "Limits",
+    "MigrationLimits",
     "SchemaState",
     "SchemaStatus",
     "apply_frozen",
@@ -71,25 +71,11 @@ _alembic = threading.Lock()
 _POLL = 0.1
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How long a migration may hold others up.
-
-    ``lock``: wait for a lock on a table; traffic on that table queues behind the wait, so keep it
-    short and run again. ``statement``: one statement. ``other_migrator``: until another migrator of
-    the same schema has ended.
-    """
-
-    lock: timedelta = timedelta(seconds=2)
-    statement: timedelta = timedelta(minutes=5)
-    other_migrator: timedelta = timedelta(minutes=10)
-
-
 def upgrade(
     dsn: str,
     schema: str = DEFAULT_SCHEMA,
     *,
-    limits: Limits | None = None,
+    limits: MigrationLimits | None = None,
     root: Path | None = None,
 ) -> tuple[str, ...]:
     """Apply what ``schema`` misses and return the versions applied, none if it was up to date.
@@ -100,7 +86,7 @@ def upgrade(
     :class:`SchemaAltered`, :class:`StoreUnavailable`; in each case the revision at work left no
     trace.
     """
-    limits = limits or Limits()
+    limits = limits or MigrationLimits()
     release = load_release(root)
     if check(dsn, schema, root=root).ok:
         return ()
@@ -122,7 +108,7 @@ def render_sql(
     schema: str = DEFAULT_SCHEMA,
     *,
     after: str | None = None,
-    limits: Limits | None = None,
+    limits: MigrationLimits | None = None,
     root: Path | None = None,
 ) -> str:
     """The SQL that :func:`upgrade` would run, for a DBA to read and run; needs no server.
@@ -131,7 +117,7 @@ def render_sql(
     the database is the same, ledger and version table included. Raises :class:`InvalidArgument` for
     a version this release does not know or a name that no schema can have.
     """
-    limits = limits or Limits()
+    limits = limits or MigrationLimits()
     release = load_release(root)
     check_schema_name(schema)
     if after is not None and after not in release.versions:
@@ -188,7 +174,7 @@ def _execute(connection: sqlalchemy.Connection | None, text: str) -> None:
 
 
 def _await_lock(
-    guard: psycopg.Connection[Any], release: Release, schema: str, limits: Limits
+    guard: psycopg.Connection[Any], release: Release, schema: str, limits: MigrationLimits
 ) -> None:
     """Take the migration lock on ``guard``, whose transaction stays open and holds it.
 
@@ -214,7 +200,7 @@ def _apply(
     schema: str,
     release: Release,
     revision: Revision,
-    limits: Limits,
+    limits: MigrationLimits,
     guard: psycopg.Connection[Any],
 ) -> None:
     engine = sqlalchemy.create_engine(
@@ -243,7 +229,7 @@ def _print(
     release: Release,
     index: int,
     revision: Revision,
-    limits: Limits,
+    limits: MigrationLimits,
 ) -> None:
     name = sql.Literal(schema)
     config = _alembic_config(release, output)
@@ -268,7 +254,7 @@ def _header(schema: str, release: Release, start: int) -> str:
     return "".join(f"-- {line}\n" for line in lines) + "\n"
 
 
-def _enter(release: Release, revision: Revision, schema: str, limits: Limits) -> str:
+def _enter(release: Release, revision: Revision, schema: str, limits: MigrationLimits) -> str:
     """What comes before the revision itself: timeouts, schema, search_path."""
     values: dict[str, sql.Composable] = {
         "schema": sql.Identifier(schema),
@@ -305,7 +291,7 @@ def _typed(
     schema: str,
     release: Release,
     revision: Revision,
-    limits: Limits,
+    limits: MigrationLimits,
     guard: psycopg.Connection[Any],
 ) -> FlowError:
     """The typed error for a failed revision, saying what happened and what to do."""

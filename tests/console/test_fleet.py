@@ -25,6 +25,7 @@ def test_a_build_that_open_runs_need_must_stay(direct_dsn: str) -> None:
         client.force_cancel(run.run_id)
     for arguments in (["builds", "v1"], ["builds"]):
         assert runner.invoke(app, [*arguments, "--dsn", direct_dsn]).exit_code == 0
+    assert "no open run is pinned" in runner.invoke(app, ["builds", "--dsn", direct_dsn]).stderr
     goes = runner.invoke(app, ["builds", "v1", "--dsn", direct_dsn])
     assert goes.stdout == "v1: may be retired; 0 live workers\n"
 

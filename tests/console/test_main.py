@@ -1,6 +1,8 @@
 """The command: its version, and how it fails."""
 
 import errno
+import subprocess
+import sys
 
 import psycopg
 import pytest
@@ -91,3 +93,12 @@ def test_a_reader_that_has_seen_enough_is_no_error_of_ours(failing: typer.Typer)
 
 def test_every_error_of_ours_has_a_sentence() -> None:
     assert main._sentence(FlowError("what happened")) == "what happened"
+
+
+def test_only_migrations_pay_for_their_imports() -> None:
+    heavy = "{'alembic', 'sqlalchemy'}"
+    script = f"import flowpg.console.main, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

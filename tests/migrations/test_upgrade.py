@@ -8,7 +8,7 @@ import pytest
 
 from flowpg.errors import InvalidArgument, MigrationFailed, SchemaAhead, SchemaAltered
 from flowpg.postgres.install import install_fresh
-from flowpg.postgres.migrate import Limits, SchemaState, check, upgrade
+from flowpg.postgres.migrate import MigrationLimits, SchemaState, check, upgrade
 from flowpg.postgres.revisions import sha256
 from flowpg.testing.servers import PostgresServer
 from tests.bouncer import PgBouncer
@@ -125,7 +125,7 @@ def test_a_failure_keeps_the_migrations_before_it(empty_database_dsn: str, tmp_p
 def test_a_statement_that_takes_too_long_is_named(empty_database_dsn: str, tmp_path: Path) -> None:
     upgrade(empty_database_dsn)
     root = next_release(tmp_path, "SELECT pg_sleep(3600);")
-    limits = Limits(statement=timedelta(milliseconds=50))
+    limits = MigrationLimits(statement=timedelta(milliseconds=50))
     with pytest.raises(MigrationFailed, match=r"ran longer than 0\.05 s; nothing was changed"):
         upgrade(empty_database_dsn, root=root, limits=limits)
 

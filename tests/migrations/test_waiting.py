@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 
 from flowpg.errors import FlowError, MigrationBlocked
-from flowpg.postgres.migrate import Limits, upgrade
+from flowpg.postgres.migrate import MigrationLimits, upgrade
 from tests.migrations.catalog import describe
 from tests.migrations.support import (
     hold_migration_lock,
@@ -24,7 +24,9 @@ from tests.migrations.support import (
 )
 from tests.waiting import until
 
-QUICK = Limits(lock=timedelta(milliseconds=300), other_migrator=timedelta(milliseconds=200))
+QUICK = MigrationLimits(
+    lock=timedelta(milliseconds=300), other_migrator=timedelta(milliseconds=200)
+)
 
 
 def _changes_to_every_table(dsn: str) -> str:
@@ -74,7 +76,7 @@ def test_traffic_that_queues_behind_a_waiting_migration_goes_on(
 
     def migrate() -> None:
         try:
-            upgrade(dsn, root=root, limits=Limits(lock=timedelta(seconds=1)))
+            upgrade(dsn, root=root, limits=MigrationLimits(lock=timedelta(seconds=1)))
         except FlowError as error:
             outcome.append(error)
 
