@@ -143,13 +143,15 @@ class HeartbeatThread:
                 self._look_at_loop()
                 if not self._given_up:
                     self._beat()
-            except RuntimeError:
-                return  # the loop is closed, and with it every drive
             except StoreUnavailable as error:
                 # The append's fence decides whether the leases were lost meanwhile.
                 logger.warning("%d leases are not extended: %s", len(self._held), error)
             except FlowError as error:
                 logger.error("leases could not be extended: %s", error)
+            except Exception as error:  # noqa: BLE001  the next beat may do better than none
+                if self._loop.is_closed():
+                    break  # and with it every drive
+                logger.error("leases could not be extended: %s", type(error).__name__)
         with self._calls:
             self._session.close()
 

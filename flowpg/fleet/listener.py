@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from flowpg.errors import StoreUnavailable
+from flowpg.errors import FlowError
 from flowpg.postgres.pool import connection_options
 from flowpg.postgres.session import break_connection
 
@@ -36,14 +36,15 @@ class Listener:
     connection is made, for what was said before is lost.
 
     ``dsn`` must lead to the server itself: a PgBouncer in transaction mode accepts a LISTEN and
-    never delivers, which the probe finds out. A probe is sent every ``probe_every`` seconds by
-    ``notify`` (channel, payload), over another connection, and has ``probe_timeout`` to come back.
+    never delivers, which the probe finds out. ``channel`` asks the database for the name to listen
+    on. A probe is sent every ``probe_every`` seconds by ``notify`` (channel, payload), over another
+    connection, and has ``probe_timeout`` seconds to come back.
     """
 
     def __init__(
         self,
         dsn: str,
-        channel: str,
+        channel: Callable[[], Awaitable[str]],
         queues: frozenset[str],
         on_news: Callable[[], None],
         notify: Callable[[str, str], Awaitable[None]],
@@ -87,7 +88,7 @@ class Listener:
         while True:
             try:
                 await self._listen()
-            except (psycopg.Error, StoreUnavailable, OSError, TimeoutError) as error:
+            except (psycopg.Error, FlowError, OSError, TimeoutError) as error:
                 failures = 1 if self.healthy else failures + 1
                 if failures == 1:
                     logger.warning(
@@ -104,16 +105,19 @@ class Listener:
             )
 
     async def _listen(self) -> None:
+        channel = await self._channel()
         options = connection_options(self._dsn, prepare=False)
         connection = await Connection.connect(self._dsn, autocommit=True, **options)
         self._connection = connection
         try:
             # Not asyncio.timeout: see close.
             alarm = asyncio.get_running_loop().call_later(self._probe_timeout, self._break)
-            await connection.execute(_listen_statement(self._channel))
-            alarm.cancel()
+            try:
+                await connection.execute(_listen_statement(channel))
+            finally:
+                alarm.cancel()  # or it would break the connection after this one
             while True:
-                await self._probe(connection)
+                await self._probe(connection, channel)
                 if not self.healthy:
                     self.healthy = True
                     self._on_news()
@@ -122,12 +126,12 @@ class Listener:
             self._connection = None
             connection.pgconn.finish()
 
-    async def _probe(self, connection: Connection) -> None:
+    async def _probe(self, connection: Connection, channel: str) -> None:
         """Have oneself notified. TimeoutError if that does not come."""
         self._awaited = f"probe {secrets.token_hex(8)}"
         # Sent over this connection, it would come back even where nothing else is delivered.
         async with asyncio.timeout(self._probe_timeout):
-            await self._notify(self._channel, self._awaited)
+            await self._notify(channel, self._awaited)
         await self._hear(connection, self._probe_timeout)
         if self._awaited:
             raise TimeoutError

@@ -85,21 +85,16 @@ class WorkerServices:
         self._clean_up = engine.options.cancel_grace.total_seconds()
         self._working: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Start what was chosen. Without an answer to what the channel is, nothing is listened to
-        until the next call."""
+    def start(self) -> None:
+        """Start what was chosen, in tasks of the running event loop."""
         if self._options.register:
             self._registry.start()
         if self._options.tasks and self._working is None:
             self._working = asyncio.ensure_future(self._carry_out_tasks())
         if self._options.listen and self._listener is None:
-            try:
-                name = await self._store.call(channel())
-            except FlowError:
-                return
             dsn = self._options.direct_dsn or self._store.dsn
             queues = frozenset(self._queues)
-            self._listener = Listener(dsn, name, queues, self._heard, self._store.notify)
+            self._listener = Listener(dsn, self._channel, queues, self._heard, self._store.notify)
             self._listener.start()
 
     @property
@@ -165,6 +160,9 @@ class WorkerServices:
         if self._listener is not None:
             await self._listener.close()
         await self._registry.close()
+
+    async def _channel(self) -> str:
+        return await self._store.call(channel())
 
     def _heard(self) -> None:
         # Whoever notifies takes the hint away.

@@ -125,7 +125,7 @@ class FlowWorker:
         services = self._services = self._make_services()
         try:
             if services is not None:
-                await services.start()
+                services.start()
             own = False
             while not self._stopping:
                 # Whoever was told of work looks at once. Else a worker with nothing to do says so

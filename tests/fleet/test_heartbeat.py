@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from flowpg.fleet.heartbeat import HeartbeatThread
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.records import Heartbeat, RunLease
 from flowpg.model.snapshot import RunStatus
+from flowpg.postgres.calls import Call
 from flowpg.postgres.session import DirectSession
 from flowpg.replay.runtime import StepInvocation
 from flowpg.store.postgres import PostgresEventStore
@@ -120,6 +121,30 @@ async def test_a_blocked_event_loop_is_reported_with_its_place_in_the_code(
     assert "until(lambda" in caplog.text
     await beats.close()
     await store.close()
+
+
+async def test_an_error_that_nobody_expected_does_not_end_the_heartbeats() -> None:
+    class Odd:
+        """A session whose first call fails in a way of its own."""
+
+        failed = False
+
+        def run(self, call: Call[Any]) -> list[Heartbeat]:
+            if not self.failed:
+                self.failed = True
+                raise ValueError("not a database's error")
+            return [Heartbeat("r", held=True, wakes=1, head_sequence=1)]
+
+        def close(self) -> None: ...
+
+    session: Any = Odd()
+    beats = HeartbeatThread(session, LEASE, timedelta(seconds=0.02))
+    extended = asyncio.Event()
+    beats.hold(RunLease("r", 1, 1, 1, datetime.now(UTC)), lambda beat: extended.set())
+    async with asyncio.timeout(20):
+        await extended.wait()
+    assert session.failed
+    await beats.close()
 
 
 async def test_a_run_whose_heartbeats_stop_is_run_twice_and_the_first_finish_refused(

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from flowpg.errors import StoreUnavailable
 from flowpg.fleet.listener import Listener
 from flowpg.fleet.task_worker import FlowTaskWorker
 from flowpg.fleet.tasks import FlowTaskQueue, ResumeDueWaits
@@ -127,11 +128,18 @@ async def test_a_listener_that_is_silently_dead_is_found_and_rebuilt(
     client = await postgres_only.engine(None)
     store = client.store
     assert isinstance(store, PostgresEventStore)
-    name = await store.call(channel())
     heard = asyncio.Event()
+
+    async def name() -> str:
+        return await store.call(channel())
+
     with Proxy(direct_dsn) as proxy:
         listener = Listener(
-            *(proxy.dsn, name, frozenset({"default"}), heard.set, store.notify),
+            proxy.dsn,
+            name,
+            frozenset({"default"}),
+            heard.set,
+            store.notify,
             probe_every=0.05,
             probe_timeout=0.3,
         )
@@ -173,6 +181,31 @@ async def test_a_worker_with_a_dead_listener_works_on_and_stops_in_time(
                 worker.stop()
 
 
+async def test_a_listener_that_began_without_a_database_listens_once_it_is_there(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    store = (await postgres_only.engine(None)).store
+    assert isinstance(store, PostgresEventStore)
+    asked = 0
+
+    async def name() -> str:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise StoreUnavailable("not yet")
+        return await store.call(channel())
+
+    listener = Listener(direct_dsn, name, frozenset({"default"}), lambda: None, store.notify)
+    listener.start()
+
+    async def healthy() -> bool:
+        return listener.healthy
+
+    await until_async(healthy, "notifications come through")
+    assert asked == 2
+    await listener.close()
+
+
 @pytest.mark.pgbouncer
 async def test_a_pooler_that_delivers_no_notifications_is_found_out(
     postgres_only: EngineStore, pg_server: PostgresServer, pgbouncer: PgBouncer, database: str
@@ -181,10 +214,12 @@ async def test_a_pooler_that_delivers_no_notifications_is_found_out(
     store = client.store
     assert isinstance(store, PostgresEventStore)
     dsn = pgbouncer.dsn_of(pg_server.admin_dsn, database)
-    listener = Listener(
-        *(dsn, await store.call(channel()), frozenset({"default"}), lambda: None, store.notify),
-        probe_timeout=0.2,
-    )
+
+    async def name() -> str:
+        return await store.call(channel())
+
+    queues = frozenset({"default"})
+    listener = Listener(dsn, name, queues, lambda: None, store.notify, probe_timeout=0.2)
     listener.start()
 
     async def found_out() -> bool:
@@ -228,8 +263,12 @@ async def test_a_pooler_is_suspected_of_silence_only(
         """Says nothing to anyone."""
 
     dsn = direct_dsn if reachable else "postgresql://127.0.0.1:1/x"
+
+    async def name() -> str:
+        return "c"
+
     nothing = frozenset[str]()
-    listener = Listener(dsn, "c", nothing, lambda: None, lost, probe_timeout=0.1)
+    listener = Listener(dsn, name, nothing, lambda: None, lost, probe_timeout=0.1)
     listener.start()
     try:
 
