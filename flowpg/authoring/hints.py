@@ -304,7 +304,7 @@ def _validator(hint: Any) -> Callable[[Any], Any]:
             return adapter.validate_python(value)
         except ValidationError as error:
             raise Unfit(
-                f"it does not fit {_name(hint)}: check {tags.failed_members(error)}"
+                f"it does not fit {_name(hint)}: check {tags.failed_members(error, value, hint)}"
             ) from None
 
     return check

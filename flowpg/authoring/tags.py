@@ -27,6 +27,7 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, ValidationError
 
 from flowpg.model import jsontext
+from flowpg.model.decoding import places
 
 TAG: Final = "$"
 Classes = Mapping[str, type]
@@ -289,16 +290,15 @@ def load_model(cls: type[BaseModel], value: Any) -> Any:
     try:
         return cls.model_validate_json(jsontext.encode(value))
     except ValidationError as error:
-        raise Unfit(f"it does not fit {cls.__name__}: check {failed_members(error)}") from None
+        raise Unfit(
+            f"it does not fit {cls.__name__}: check {failed_members(error, value, cls)}"
+        ) from None
 
 
-def failed_members(error: ValidationError) -> str:
-    """Where a value did not fit, without the value."""
-    places = {
-        ".".join(map(str, item["loc"])) or "the value"
-        for item in error.errors(include_input=False, include_url=False)
-    }
-    return ", ".join(sorted(places))
+def failed_members(error: ValidationError, value: Any, kind: Any) -> str:
+    """Where a value did not fit, without the value, nor a name that only the value knows."""
+    found = {place or "the value" for place in places(error, value, kind)}
+    return ", ".join(sorted(found))
 
 
 def _class_of(value: dict[str, Any], known: Classes, base: type) -> Any:

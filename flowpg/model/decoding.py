@@ -21,19 +21,19 @@ def decode_as(value: Any, kind: type[T], what: str) -> T:
         result: T = adapter_of(kind).validate_python(value)
     except ValidationError as error:
         # Workflow code may keep this text, and a replay must come to the same one: its words stay.
-        fields = ", ".join(_places(error, value, kind))
+        fields = ", ".join(place or "value" for place in places(error, value, kind))
         name = getattr(kind, "__name__", str(kind))
         raise SerializationError(f"{what} does not fit {name}: check {fields}") from None
     return result
 
 
-def _places(error: ValidationError, value: Any, kind: Any) -> Iterator[str]:
-    # The names in a mapping are the sender's. All others are of the type: its fields, and the
-    # choices of its unions.
+def places(error: ValidationError, value: Any, kind: Any) -> Iterator[str]:
+    """Where ``value`` does not fit ``kind``, as ``lines.0.cents``; empty for the value itself."""
+    # The names in a mapping are the sender's, and hidden. All others are of the type: its fields,
+    # and the choices of its unions.
     foreign = set(_keys(value)) - _names_of(kind)
     for item in error.errors(include_url=False, include_input=False, include_context=False):
-        parts = (HIDDEN if part in foreign else str(part) for part in item["loc"])
-        yield ".".join(parts) or "value"
+        yield ".".join(HIDDEN if part in foreign else str(part) for part in item["loc"])
 
 
 def _names_of(kind: Any) -> set[str]:
@@ -48,8 +48,8 @@ def _names_of(kind: Any) -> set[str]:
 def _keys(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         for key, member in value.items():
-            yield key
+            yield str(key)
             yield from _keys(member)
-    elif isinstance(value, list):
+    elif isinstance(value, (list, tuple)):
         for member in value:
             yield from _keys(member)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from flowpg.authoring.app import FlowApp
 from flowpg.authoring.context import hook
@@ -66,6 +67,38 @@ async def test_input_and_output_say_what_to_write_instead(call: Any, words: str)
 
     message = await blocked(build, NotDurable)
     assert any(word in message for word in words.split("|"))
+
+
+class Texts(BaseModel):
+    members: dict[str, str]
+
+
+class Numbers(BaseModel):
+    members: dict[str, int]
+
+
+async def test_names_that_only_a_recorded_value_knows_are_not_shown() -> None:
+    def build(kind: Any) -> Callable[[FlowApp], None]:
+        def declare(app: FlowApp) -> None:
+            async def work() -> Any:
+                return Texts(members={"s3cret": "x"})
+
+            work.__annotations__["return"] = kind
+            step = app.step(work)
+
+            @app.workflow
+            async def main() -> None:
+                await step()
+                await asyncio.sleep(1)
+
+        return declare
+
+    on = stage(build(Texts))
+    await on.start()
+    app = FlowApp("new")
+    build(Numbers)(app)
+    with pytest.raises(UndecodablePayload, match=r"does not fit Numbers: check members\.\*$"):
+        replay(app, await on.history())
 
 
 async def test_a_recorded_result_that_no_longer_fits_blocks_the_run() -> None:

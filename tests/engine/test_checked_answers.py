@@ -1,5 +1,6 @@
 """Who sends an answer that the workflow cannot read is told, and the run waits on."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -265,6 +266,25 @@ async def test_a_token_that_moves_on_between_two_calls_is_checked_against_the_ne
         await sender.resume_hook_by_token(TOKEN, {"amount": 1}, drive=False)
     assert (refused.value.run_id, store.calls) == ("r2", 2)
     assert (await engine.snapshot("r2")).open.hooks
+
+
+async def test_of_many_answers_at_once_one_that_fits_is_taken_and_none_that_does_not(
+    engine_store: EngineStore,
+) -> None:
+    engine = await started(engine_store, shop())
+
+    async def send(number: int) -> str:
+        amount = f"no number {number}" if number % 2 else number
+        try:
+            await engine.resume_hook("r", "order", {"amount": amount}, drive=False)
+        except (AnswerRejected, HookConflict) as error:
+            return type(error).__name__
+        return str(amount)
+
+    said = await asyncio.gather(*map(send, range(30)))
+    [taken] = set(said) - {"AnswerRejected", "HookConflict"}
+    assert said.count(taken) == 1
+    assert (await engine.drive("r")).output == {"amount": int(taken), "note": ""}
 
 
 async def test_a_hook_that_is_answered_between_two_calls_says_so(
