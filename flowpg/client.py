@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
-from datetime import datetime
+from datetime import datetime, timedelta
 from threading import Event, Lock
 from typing import Any, Self, TypeVar
 
@@ -18,7 +18,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from flowpg.errors import HookConflict, RunConflict, RunNotFound, StoreError, StoreUnavailable
 from flowpg.model.answers import AnswerCheck
-from flowpg.model.arguments import MAX_PAGE, check_queue
+from flowpg.model.arguments import MAX_PAGE, check_queue, check_timeout
 from flowpg.model.codecs import CodecChain, PayloadCodec
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.inspection import (
@@ -285,21 +285,23 @@ class FlowClient:
         InvalidTransition if the history is not a valid one."""
         self._run(verbs.import_history(check_history(history), history, check_queue(queue)))
 
-    def wait(self, run_id: str, timeout: float | None = None) -> WorkflowRunSnapshot:
+    def wait(self, run_id: str, timeout: timedelta | None = None) -> WorkflowRunSnapshot:
         """Wait until the run has ended, and return its snapshot.
 
         A client that was given a DSN is told of the end. Others, and where notifications do not
         come through, look for it: the wait is then at most a tenth longer than it had to be, and
-        never more than a second. TimeoutError after ``timeout`` seconds; RunNotFound. In a
-        REPEATABLE READ transaction of the caller it would wait for ever.
+        never more than a second. TimeoutError after ``timeout``; RunNotFound; InvalidArgument
+        unless it is a timedelta. In a REPEATABLE READ transaction of the caller it would wait for
+        ever.
         """
+        seconds = check_timeout(timeout)
         if self.run_info(run_id).status.terminal:
             return self.snapshot(run_id)
         told = Event()
         notices = self._notices()
         with notices.watch(run_id, told.set) if notices else nullcontext() as news:
-            if not self._wait(run_id, waiting(news, time.monotonic, timeout), told):
-                raise TimeoutError(f"run {run_id!r} has not ended within {timeout:g} s")
+            if not self._wait(run_id, waiting(news, time.monotonic, seconds), told):
+                raise TimeoutError(f"run {run_id!r} has not ended within {seconds:g} s")
         return self.snapshot(run_id)
 
     def _wait(self, run_id: str, steps: Steps, told: Event) -> bool:

@@ -55,7 +55,7 @@ class OwnClient:
 
     def result(self, run_id: str) -> None:
         """Wait for the end of a run."""
-        self._client.wait(run_id, 60)
+        self._client.wait(run_id, timedelta(minutes=1))
 
     def unfinished(self) -> int:
         """How many runs have not ended."""

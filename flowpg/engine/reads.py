@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 from flowpg.engine.core import EngineCore
 from flowpg.engine.waiting import wait_for_end
-from flowpg.errors import InvalidArgument, InvalidTransition, SerializationError
-from flowpg.model.arguments import MAX_PAGE
+from flowpg.errors import InvalidTransition, SerializationError
+from flowpg.model.arguments import MAX_PAGE, check_timeout
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.ids import check_run_id
 from flowpg.model.inspection import (
@@ -113,9 +113,7 @@ class EngineReads(EngineCore):
         TimeoutError after ``timeout``; RunNotFound; InvalidArgument unless it is a timedelta.
         """
         check_run_id(run_id)
-        if timeout is not None and not isinstance(timeout, timedelta):
-            raise InvalidArgument(f"timeout must be a timedelta, not {type(timeout).__name__}")
-        seconds = None if timeout is None else timeout.total_seconds()
+        seconds = check_timeout(timeout)
         if not await wait_for_end(self.store, run_id, seconds):
             raise TimeoutError(f"run {run_id!r} has not ended within {seconds:g} s")
         return await self.snapshot(run_id)

@@ -76,6 +76,13 @@ def check_lease(lease: timedelta) -> timedelta:
     return lease
 
 
+def check_timeout(timeout: timedelta | None) -> float | None:
+    """Its seconds; None is for ever. InvalidArgument unless it is one of these."""
+    if timeout is not None and not isinstance(timeout, timedelta):
+        raise InvalidArgument(f"timeout must be a timedelta, not {type(timeout).__name__}")
+    return None if timeout is None else timeout.total_seconds()
+
+
 def check_queue(queue: str) -> str:
     """The name of a queue."""
     return check_id(queue, "queue name", 255)

@@ -277,7 +277,7 @@ async def test_a_client_seals_and_opens(postgres_only: EngineStore, direct_dsn: 
 
         await asyncio.to_thread(answer)
         await engine.drive(first)
-        opened = await asyncio.to_thread(client.wait, first, 5)
+        opened = await asyncio.to_thread(client.wait, first, timedelta(seconds=5))
         assert opened.input == {"text": CANARY}
         assert opened.hooks["go"].payload == CANARY
         assert main.result(opened) == RESULT

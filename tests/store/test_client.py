@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import Any
 
@@ -148,7 +148,7 @@ def test_an_unknown_run_is_not_found(client: FlowClient) -> None:
         with pytest.raises(RunNotFound):
             look("nope")
     with pytest.raises(RunNotFound):
-        client.wait("nope", timeout=5)
+        client.wait("nope", timeout=timedelta(seconds=5))
 
 
 def test_waiting_returns_the_snapshot_of_the_ended_run(
@@ -165,7 +165,7 @@ def test_waiting_returns_the_snapshot_of_the_ended_run(
             return row
 
     with ThreadPoolExecutor(1) as threads, Watched(direct_dsn) as watched:
-        result = threads.submit(watched.wait, "r", 30)
+        result = threads.submit(watched.wait, "r", timedelta(seconds=30))
         assert looked.wait(20)
         assert not result.done()
         append(connection, events.run_completed({"answer": 42}))
@@ -176,7 +176,9 @@ def test_waiting_returns_the_snapshot_of_the_ended_run(
 def test_waiting_gives_up_after_its_timeout(client: FlowClient) -> None:
     client.start(SPEC, run_id="r")
     with pytest.raises(TimeoutError, match="has not ended within 0"):
-        client.wait("r", timeout=0)
+        client.wait("r", timeout=timedelta(0))
+    with pytest.raises(InvalidArgument, match="timedelta, not int"):
+        client.wait("r", timeout=5)  # type: ignore[arg-type]
 
 
 def test_a_call_is_part_of_the_callers_transaction(client: FlowClient, direct_dsn: str) -> None:

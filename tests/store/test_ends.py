@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -166,7 +167,7 @@ def test_nothing_is_notified_of_runs_that_nobody_waits_for(
 def test_a_wait_begun_after_the_end_and_one_for_no_run_return_at_once(client: FlowClient) -> None:
     run_id = client.start(SPEC).run_id
     client.force_cancel(run_id)
-    assert client.wait(run_id, 0).terminal
+    assert client.wait(run_id, timedelta(0)).terminal
     with pytest.raises(RunNotFound):
         client.wait("none")
     assert client._ends is None or client._ends._thread is None
@@ -175,7 +176,7 @@ def test_a_wait_begun_after_the_end_and_one_for_no_run_return_at_once(client: Fl
 def test_a_wait_gives_up_in_time(client: FlowClient) -> None:
     run_id = client.start(SPEC).run_id
     with pytest.raises(TimeoutError, match=r"has not ended within 0\.05 s"):
-        client.wait(run_id, 0.05)
+        client.wait(run_id, timedelta(seconds=0.05))
 
 
 @pytest.mark.parametrize("source", ["pool", "connection"])
