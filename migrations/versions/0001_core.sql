@@ -1204,11 +1204,15 @@ COMMENT ON COLUMN flow_tasks.last_error IS 'What the last failed attempt said.';
 -- Whoever makes a task and sees no row of its lane adds one, whatever others are adding at the
 -- moment, so nobody waits and no lane is left out; the lowest mark counts, and claims remove the
 -- doubles.
+-- A claim that names workflows or kinds passes over tasks that it does not take. So that they need
+-- not be read again each time, such claims have marks of their own beside those of the lanes: rows
+-- with a digest of what they name, below whose mark there is nothing that they take.
 CREATE TABLE flow_lanes (
     lane_id bigint GENERATED ALWAYS AS IDENTITY,
     queue text COLLATE "C" NOT NULL,
     priority smallint NOT NULL,
     runtime_build text COLLATE "C" NOT NULL,
+    takes text COLLATE "C" NOT NULL DEFAULT '',
     low_water timestamptz NOT NULL DEFAULT '-infinity',
     CONSTRAINT flow_lanes_pkey PRIMARY KEY (lane_id)
 ) WITH (
@@ -1225,19 +1229,23 @@ COMMENT ON COLUMN flow_lanes.lane_id IS 'Identity.';
 COMMENT ON COLUMN flow_lanes.queue IS 'Queue name.';
 COMMENT ON COLUMN flow_lanes.priority IS 'Priority of the tasks of the lane.';
 COMMENT ON COLUMN flow_lanes.runtime_build IS 'Build of the tasks of the lane; empty for any.';
-COMMENT ON COLUMN flow_lanes.low_water IS 'No task of the lane became available before this time.';
+COMMENT ON COLUMN flow_lanes.takes
+    IS 'Digest of the workflows and kinds that a claim names; empty for the lane itself.';
+COMMENT ON COLUMN flow_lanes.low_water
+    IS 'No task of the lane, or none that such a claim takes, became available before this time.';
 
 -- sql/tables/flow_marks.sql
 -- flow_marks: from where on it makes sense to read an index whose left edge only holds what is
 -- done, as flow_lanes does for tasks. One row a queue for its leases, and one for all wakeups,
--- named ''.
+-- named ''. A row of a queue with a digest says when the lanes of such claims were looked at.
 CREATE TABLE flow_marks (
     name text COLLATE "C" NOT NULL,
+    takes text COLLATE "C" NOT NULL DEFAULT '',
     low_water timestamptz NOT NULL DEFAULT '-infinity',
     moved_at timestamptz NOT NULL DEFAULT 'epoch',
     swept_at timestamptz NOT NULL DEFAULT 'epoch',
     sweep_every interval NOT NULL DEFAULT '5 seconds',
-    CONSTRAINT flow_marks_pkey PRIMARY KEY (name)
+    CONSTRAINT flow_marks_pkey PRIMARY KEY (name, takes)
 ) WITH (
     -- a few rows, each updated every few seconds at most
     fillfactor = 50,
@@ -1247,6 +1255,7 @@ CREATE TABLE flow_marks (
 
 COMMENT ON TABLE flow_marks IS 'From where on the indexes of leases and wakeups are read.';
 COMMENT ON COLUMN flow_marks.name IS 'A queue, for its leases, or nothing, for the wakeups.';
+COMMENT ON COLUMN flow_marks.takes IS 'As flow_lanes.takes.';
 COMMENT ON COLUMN flow_marks.low_water IS 'No lease expires and no wakeup is due before this time.';
 COMMENT ON COLUMN flow_marks.moved_at IS 'When the mark was last looked at.';
 COMMENT ON COLUMN flow_marks.swept_at
@@ -1482,18 +1491,19 @@ DECLARE
     v_lane record;
 BEGIN
     FOR v_lane IN
-        SELECT n.queue, n.priority, n.runtime_build, n.earliest, k.low_water
+        SELECT n.queue, n.priority, n.runtime_build, n.earliest, k.is_known
           FROM (SELECT t.queue, t.priority, t.runtime_build, min(t.available_at) AS earliest
                   FROM new_tasks AS t
                  GROUP BY t.queue, t.priority, t.runtime_build) AS n
           LEFT JOIN LATERAL (
-                SELECT min(f.low_water) AS low_water FROM flow_lanes AS f
+                SELECT bool_or(f.takes = '') AS is_known, max(f.low_water) AS low_water
+                  FROM flow_lanes AS f
                  WHERE f.queue = n.queue AND f.priority = n.priority
                    AND f.runtime_build = n.runtime_build) AS k ON true
-         WHERE k.low_water IS NULL OR k.low_water > n.earliest
+         WHERE k.is_known IS NOT TRUE OR k.low_water > n.earliest
     LOOP
         PERFORM flow_open_lane(v_lane.queue, v_lane.priority, v_lane.runtime_build,
-                               v_lane.earliest, v_lane.low_water);
+                               v_lane.earliest, v_lane.is_known);
     END LOOP;
     RETURN NULL;
 END
@@ -1506,45 +1516,44 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
     PERFORM flow_open_lane(NEW.queue, NEW.priority, NEW.runtime_build, NEW.available_at, (
-        SELECT min(f.low_water) FROM flow_lanes AS f
+        SELECT bool_or(f.takes = '') FROM flow_lanes AS f
          WHERE f.queue = NEW.queue AND f.priority = NEW.priority
            AND f.runtime_build = NEW.runtime_build));
     RETURN NULL;
 END
 $$;
 
--- Adds a lane that is not known (p_low_water is null), or lowers its mark to a time before it.
+-- Adds a lane that is not known, and lowers its marks to a time before them.
 CREATE FUNCTION flow_open_lane(
-    p_queue text, p_priority smallint, p_build text, p_earliest timestamptz, p_low_water timestamptz
+    p_queue text, p_priority smallint, p_build text, p_earliest timestamptz, p_is_known boolean
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
-    IF p_low_water IS NULL THEN
+    IF p_is_known IS NOT TRUE THEN
         INSERT INTO flow_lanes (queue, priority, runtime_build)
         VALUES (p_queue, p_priority, p_build);
-    ELSIF p_low_water > p_earliest THEN
-        UPDATE flow_lanes AS l
-           SET low_water = p_earliest
-          FROM (SELECT f.lane_id FROM flow_lanes AS f
-                 WHERE f.queue = p_queue AND f.priority = p_priority
-                   AND f.runtime_build = p_build AND f.low_water > p_earliest
-                   FOR UPDATE SKIP LOCKED) AS free
-         WHERE l.lane_id = free.lane_id;
     END IF;
+    UPDATE flow_lanes AS l
+       SET low_water = p_earliest
+      FROM (SELECT f.lane_id FROM flow_lanes AS f
+             WHERE f.queue = p_queue AND f.priority = p_priority
+               AND f.runtime_build = p_build AND f.low_water > p_earliest
+               FOR UPDATE SKIP LOCKED) AS free
+     WHERE l.lane_id = free.lane_id;
 END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_add_lanes() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_move_lane() FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION flow_open_lane(text, smallint, text, timestamptz, timestamptz)
+REVOKE EXECUTE ON FUNCTION flow_open_lane(text, smallint, text, timestamptz, boolean)
     FROM PUBLIC;
 COMMENT ON FUNCTION flow_add_lanes() IS 'Makes the lanes of new tasks known.';
 COMMENT ON FUNCTION flow_move_lane() IS 'Makes the lane known that a task was moved to.';
-COMMENT ON FUNCTION flow_open_lane(text, smallint, text, timestamptz, timestamptz)
-    IS 'Adds a lane that is not known, or lowers its mark.';
+COMMENT ON FUNCTION flow_open_lane(text, smallint, text, timestamptz, boolean)
+    IS 'Adds a lane that is not known, and lowers its marks.';
 
 -- sql/functions/queue/flow_find_lanes.sql
 -- flow_find_lanes: adds the lanes of a queue that the index of tasks has and flow_lanes does not
@@ -1576,7 +1585,8 @@ BEGIN
         v_build := v_lane.runtime_build;
         v_beyond := 'infinity';  -- the end of this lane
         PERFORM FROM flow_lanes AS l
-          WHERE l.queue = v_queue AND l.priority = v_priority AND l.runtime_build = v_build;
+          WHERE l.queue = v_queue AND l.priority = v_priority AND l.runtime_build = v_build
+            AND l.takes = '';
         IF NOT FOUND THEN
             INSERT INTO flow_lanes (queue, priority, runtime_build)
             VALUES (v_queue, v_priority, v_build);
@@ -1627,7 +1637,7 @@ BEGIN
     SELECT m.low_water, m.swept_at NOT BETWEEN p_now - m.sweep_every AND p_now AS sweeps
       INTO v_mark
       FROM flow_marks AS m
-     WHERE m.name = p_queue AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
+     WHERE m.name = p_queue AND m.takes = '' AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
        FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
@@ -1642,7 +1652,7 @@ BEGIN
     UPDATE flow_marks AS m
        SET low_water = coalesce(v_first, p_now - c_margin), moved_at = p_now,
            swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE m.swept_at END
-     WHERE m.name = p_queue;
+     WHERE m.name = p_queue AND m.takes = '';
 
     IF v_mark.sweeps THEN
         PERFORM flow_find_lanes(p_queue);
@@ -1651,14 +1661,15 @@ BEGIN
                       WHERE f.queue = p_queue AND EXISTS (
                             SELECT FROM flow_lanes AS e
                              WHERE e.queue = f.queue AND e.priority = f.priority
-                               AND e.runtime_build = f.runtime_build AND e.lane_id < f.lane_id)
+                               AND e.runtime_build = f.runtime_build AND e.takes = f.takes
+                               AND e.lane_id < f.lane_id)
                         FOR UPDATE OF f SKIP LOCKED) AS doubles
               WHERE l.lane_id = doubles.lane_id;
     END IF;
     FOR v_lane IN
         SELECT l.lane_id, l.priority, l.runtime_build, l.low_water
           FROM flow_lanes AS l
-         WHERE l.queue = p_queue FOR UPDATE SKIP LOCKED
+         WHERE l.queue = p_queue AND l.takes = '' FOR UPDATE SKIP LOCKED
     LOOP
         SELECT t.available_at INTO v_first
           FROM flow_tasks AS t
@@ -1675,15 +1686,16 @@ BEGIN
     IF v_mark.sweeps THEN
         UPDATE flow_marks AS m
            SET sweep_every = greatest(interval '5 seconds', 100 * (flow_now() - v_began))
-         WHERE m.name = p_queue;
+         WHERE m.name = p_queue AND m.takes = '';
     END IF;
 END
 $$;
 
 -- Whether a mark was not looked at for so long, or at a time that is yet to come because the clock
 -- was set back; adds the mark when it is not there.
-CREATE FUNCTION flow_mark_is_due(p_name text, p_now timestamptz, p_margin interval)
-RETURNS boolean
+CREATE FUNCTION flow_mark_is_due(
+    p_name text, p_now timestamptz, p_margin interval, p_takes text DEFAULT ''
+) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
@@ -1691,9 +1703,10 @@ AS $$
 DECLARE
     v_moved timestamptz;
 BEGIN
-    SELECT m.moved_at INTO v_moved FROM flow_marks AS m WHERE m.name = p_name;
-    IF NOT FOUND AND pg_try_advisory_xact_lock(flow_mark_key(p_name)) THEN
-        INSERT INTO flow_marks (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+    SELECT m.moved_at INTO v_moved
+      FROM flow_marks AS m WHERE m.name = p_name AND m.takes = p_takes;
+    IF NOT FOUND AND pg_try_advisory_xact_lock(flow_mark_key(p_takes || p_name)) THEN
+        INSERT INTO flow_marks (name, takes) VALUES (p_name, p_takes) ON CONFLICT DO NOTHING;
         RETURN FOUND;
     END IF;
     RETURN coalesce(v_moved NOT BETWEEN p_now - p_margin AND p_now, false);
@@ -1701,10 +1714,10 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_move_marks(text, timestamptz) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION flow_mark_is_due(text, timestamptz, interval) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_mark_is_due(text, timestamptz, interval, text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_move_marks(text, timestamptz)
     IS 'Moves the marks of a queue up to the first task and lease that is still there.';
-COMMENT ON FUNCTION flow_mark_is_due(text, timestamptz, interval)
+COMMENT ON FUNCTION flow_mark_is_due(text, timestamptz, interval, text)
     IS 'Whether a mark was not looked at for so long.';
 
 -- sql/functions/wakeups/flow_move_wakeups_mark.sql
@@ -1734,7 +1747,7 @@ BEGIN
     SELECT m.low_water, m.swept_at NOT BETWEEN p_now - m.sweep_every AND p_now AS sweeps
       INTO v_mark
       FROM flow_marks AS m
-     WHERE m.name = '' AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
+     WHERE m.name = '' AND m.takes = '' AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
        FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
@@ -1751,7 +1764,7 @@ BEGIN
            sweep_every = CASE WHEN v_mark.sweeps
                THEN greatest(interval '5 seconds', 100 * (flow_now() - v_began))
                ELSE m.sweep_every END
-     WHERE m.name = '';
+     WHERE m.name = '' AND m.takes = '';
 END
 $$;
 
@@ -1761,13 +1774,15 @@ SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
-    PERFORM FROM flow_marks AS m WHERE m.name = p_name AND m.low_water > p_time;
+    PERFORM FROM flow_marks AS m
+      WHERE m.name = p_name AND m.takes = '' AND m.low_water > p_time;
     IF FOUND THEN
         UPDATE flow_marks AS m
            SET low_water = p_time
           FROM (SELECT f.name FROM flow_marks AS f
-                 WHERE f.name = p_name AND f.low_water > p_time FOR UPDATE SKIP LOCKED) AS free
-         WHERE m.name = free.name;
+                 WHERE f.name = p_name AND f.takes = '' AND f.low_water > p_time
+                   FOR UPDATE SKIP LOCKED) AS free
+         WHERE m.name = free.name AND m.takes = '';
     END IF;
 END
 $$;
@@ -6684,13 +6699,15 @@ CREATE TYPE flow_claim_candidate AS (
 COMMENT ON TYPE flow_claim_candidate IS 'A task whose row a claim has locked.';
 
 -- sql/types/flow_claim_filter.sql
--- flow_claim_filter: which tasks a claim will take; null members let everything pass.
+-- flow_claim_filter: which tasks a claim will take; null members let everything pass. takes is the
+-- digest of workflows and kinds that names the marks of such claims, see flow_lanes.
 CREATE TYPE flow_claim_filter AS (
     builds text[] COLLATE "C",
     accept_unpinned boolean,
     workflows text[] COLLATE "C",
     kinds text[] COLLATE "C",
-    max_crashes integer
+    max_crashes integer,
+    takes text COLLATE "C"
 );
 
 COMMENT ON TYPE flow_claim_filter IS 'Which tasks a claim will take.';
@@ -6701,7 +6718,8 @@ COMMENT ON TYPE flow_claim_filter IS 'Which tasks a claim will take.';
 --   that have no slot left; p_seen, tasks that were looked at already.
 -- Returns at most p_limit tasks in the order of claiming. Expired leases are found by an index of
 --   their own. The ready ones are read lane by lane in index order, from the mark of the lane to
---   the present, so neither leased nor delayed tasks nor those of another build cost anything.
+--   the present, so neither leased nor delayed tasks nor those of another build cost anything; nor
+--   do, for long, those of workflows and kinds that such claims do not take.
 --   is_dead: a lease of the task expired once too often.
 -- Locks: queue rows, only when free. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_claim_candidates(
@@ -6721,7 +6739,7 @@ DECLARE
     v_priority smallint;
     v_low timestamptz;
 BEGIN
-    SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = p_queue;
+    SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = p_queue AND m.takes = '';
     WITH expired AS MATERIALIZED (
         SELECT t.task_id, t.run_id, t.kind, t.priority, t.available_at, t.concurrency_key,
                t.crashes + 1 > coalesce(t.max_stalled, p_filter.max_crashes, 2147483647) AS is_dead
@@ -6742,9 +6760,11 @@ BEGIN
     v_tasks := coalesce(v_tasks, '{}');
 
     FOR v_lane IN
-        SELECT l.priority, l.runtime_build, min(l.low_water) AS low_water
+        SELECT l.priority, l.runtime_build,
+               greatest(min(l.low_water) FILTER (WHERE l.takes = ''),
+                        min(l.low_water) FILTER (WHERE l.takes <> '')) AS low_water
           FROM flow_lanes AS l
-         WHERE l.queue = p_queue
+         WHERE l.queue = p_queue AND l.takes IN ('', p_filter.takes)
            AND CASE WHEN l.runtime_build = '' THEN p_filter.accept_unpinned
                     ELSE p_filter.builds IS NULL OR l.runtime_build = ANY (p_filter.builds) END
          GROUP BY l.priority, l.runtime_build
@@ -6791,6 +6811,14 @@ RETURN CASE WHEN p_build = '' THEN (p_filter).accept_unpinned
         OR p_workflow = ANY ((p_filter).workflows))
    AND ((p_filter).kinds IS NULL OR p_kind = ANY ((p_filter).kinds));
 
+-- The same for the build of any.
+CREATE FUNCTION flow_claim_takes(p_filter flow_claim_filter, p_workflow text, p_kind text)
+RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN ((p_filter).workflows IS NULL OR p_workflow IS NULL
+        OR p_workflow = ANY ((p_filter).workflows))
+   AND ((p_filter).kinds IS NULL OR p_kind = ANY ((p_filter).kinds));
+
 -- Refuses a lease without an owner or of no length.
 CREATE FUNCTION flow_check_lease(p_owner text, p_lease interval) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -6808,14 +6836,118 @@ $$;
 REVOKE EXECUTE ON FUNCTION flow_claim_candidates(
     text, integer, timestamptz, flow_claim_filter, text[], bigint[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_claim_admits(flow_claim_filter, text, text, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_claim_takes(flow_claim_filter, text, text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_check_lease(text, interval) FROM PUBLIC;
 COMMENT ON FUNCTION flow_claim_candidates(
     text, integer, timestamptz, flow_claim_filter, text[], bigint[])
     IS 'Locks the rows of the next tasks that can be claimed.';
 COMMENT ON FUNCTION flow_claim_admits(flow_claim_filter, text, text, text)
     IS 'Whether a claim takes tasks of this build, workflow and kind.';
+COMMENT ON FUNCTION flow_claim_takes(flow_claim_filter, text, text)
+    IS 'Whether a claim takes tasks of this workflow and kind.';
 COMMENT ON FUNCTION flow_check_lease(text, interval)
     IS 'Refuses a lease without an owner or of no length.';
+
+-- sql/functions/queue/flow_move_claim_marks.sql
+-- flow_move_claim_marks: moves the marks of the claims that name the same workflows and kinds, in
+-- the lanes of a queue, up to the first task that they take. So what they do not take is read every
+-- five seconds and not by every claim; less often where that takes long, as in flow_move_marks,
+-- whose margins these are.
+-- Marks that no claim has moved for an hour are forgotten: workers come with other code.
+-- Arguments: p_queue, p_now, p_filter. Nothing is moved in a transaction that keeps one snapshot.
+-- Locks: rows of flow_lanes and flow_marks, only when free. SQLSTATEs: none. Callers: internal.
+CREATE FUNCTION flow_move_claim_marks(
+    p_queue text, p_now timestamptz, p_filter flow_claim_filter
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+DECLARE
+    c_margin CONSTANT interval := '2 seconds';
+    v_takes text := p_filter.takes;
+    v_lane record;
+    v_first timestamptz;
+    v_sweeps boolean;
+    v_began timestamptz;
+BEGIN
+    IF v_takes = '' OR flow_is_repeatable()
+       OR NOT flow_mark_is_due(p_queue, p_now, c_margin, v_takes)
+    THEN
+        RETURN;
+    END IF;
+    -- whoever has this row moves all of these
+    SELECT m.swept_at NOT BETWEEN p_now - m.sweep_every AND p_now INTO v_sweeps
+      FROM flow_marks AS m
+     WHERE m.name = p_queue AND m.takes = v_takes
+       AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
+       FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    v_began := flow_now();
+    IF v_sweeps THEN
+        INSERT INTO flow_lanes (queue, priority, runtime_build, takes)
+        SELECT DISTINCT l.queue, l.priority, l.runtime_build, v_takes
+          FROM flow_lanes AS l
+         WHERE l.queue = p_queue AND l.takes = '' AND NOT EXISTS (
+                SELECT FROM flow_lanes AS o
+                 WHERE o.queue = p_queue AND o.priority = l.priority
+                   AND o.runtime_build = l.runtime_build AND o.takes = v_takes);
+        WITH old AS (
+            DELETE FROM flow_marks AS m
+                  USING (SELECT f.takes FROM flow_marks AS f
+                          WHERE f.name = p_queue AND f.takes <> ''
+                            AND f.moved_at < p_now - interval '1 hour' AND f.takes <> v_takes
+                            FOR UPDATE SKIP LOCKED) AS o
+                  WHERE m.name = p_queue AND m.takes = o.takes
+            RETURNING m.takes
+        )
+        DELETE FROM flow_lanes AS l
+              USING old AS o WHERE l.queue = p_queue AND l.takes = o.takes;
+    END IF;
+    FOR v_lane IN
+        SELECT l.lane_id, l.priority, l.runtime_build, l.low_water
+          FROM flow_lanes AS l
+         WHERE l.queue = p_queue AND l.takes = v_takes FOR UPDATE SKIP LOCKED
+    LOOP
+        SELECT t.available_at INTO v_first
+          FROM flow_tasks AS t
+         WHERE t.queue = p_queue AND t.lease_owner IS NULL AND t.priority = v_lane.priority
+           AND t.runtime_build = v_lane.runtime_build
+           AND t.available_at >= CASE WHEN v_sweeps THEN '-infinity' ELSE v_lane.low_water END
+           AND t.available_at <= p_now - c_margin
+           AND flow_claim_takes(p_filter, t.workflow_name, t.kind)
+         ORDER BY t.available_at LIMIT 1;
+        UPDATE flow_lanes AS l
+           SET low_water = coalesce(v_first, p_now - c_margin)
+         WHERE l.lane_id = v_lane.lane_id;
+    END LOOP;
+    UPDATE flow_marks AS m
+       SET moved_at = p_now,
+           swept_at = CASE WHEN v_sweeps THEN p_now ELSE m.swept_at END,
+           sweep_every = CASE WHEN v_sweeps
+               THEN greatest(interval '5 seconds', 100 * (flow_now() - v_began))
+               ELSE m.sweep_every END
+     WHERE m.name = p_queue AND m.takes = v_takes;
+END
+$$;
+
+-- The name of the marks of claims that take these workflows and kinds, null for all: a digest, for
+-- the names of a worker's workflows may be long, and two that differ must not share a mark.
+CREATE FUNCTION flow_claim_digest(p_workflows text[], p_kinds text[]) RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN CASE WHEN p_workflows IS NULL AND p_kinds IS NULL THEN ''
+            ELSE encode(sha256(convert_to(
+                coalesce(p_workflows::text, '') || ' ' || coalesce(p_kinds::text, ''), 'UTF8')),
+                'hex') END;
+
+REVOKE EXECUTE ON FUNCTION flow_move_claim_marks(text, timestamptz, flow_claim_filter) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_claim_digest(text[], text[]) FROM PUBLIC;
+COMMENT ON FUNCTION flow_move_claim_marks(text, timestamptz, flow_claim_filter)
+    IS 'Moves the marks of claims that name the same workflows and kinds.';
+COMMENT ON FUNCTION flow_claim_digest(text[], text[])
+    IS 'The name of the marks of claims that take these workflows and kinds.';
 
 -- sql/functions/queue/flow_queue_room.sql
 -- flow_queue_room: how many tasks of a queue may be claimed now.
@@ -6939,6 +7071,12 @@ BEGIN
         RETURN;
     END IF;
     PERFORM flow_move_marks(p_queue, p_now);
+    PERFORM FROM flow_marks AS m
+      WHERE m.name = p_queue AND m.takes = p_filter.takes
+        AND m.moved_at BETWEEN p_now - interval '2 seconds' AND p_now;
+    IF NOT FOUND THEN
+        PERFORM flow_move_claim_marks(p_queue, p_now, p_filter);
+    END IF;
     LOOP
         IF v_room.max_per_key IS NOT NULL THEN
             SELECT coalesce(array_agg(k.key), '{}') INTO v_full
@@ -7078,7 +7216,7 @@ BEGIN
     PERFORM flow_check_limit(p_limit);
     PERFORM flow_check_lease(p_owner, p_lease);
     v_filter := ROW(p_builds, coalesce(p_accept_unpinned, true), p_workflows, p_kinds,
-                    p_max_crashes)::flow_claim_filter;
+                    p_max_crashes, flow_claim_digest(p_workflows, p_kinds))::flow_claim_filter;
     FOREACH v_queue IN ARRAY p_queues[v_turn + 1:] || p_queues[:v_turn] LOOP
         SELECT coalesce(array_agg(c.run_id) FILTER (WHERE c.kind = 'drive_run'), '{}'),
                coalesce(array_agg(c.task_id) FILTER (WHERE c.kind <> 'drive_run'), '{}'),
@@ -7811,7 +7949,8 @@ BEGIN
               FROM flow_tasks AS t
              WHERE t.queue = v_queue AND t.lease_owner IS NOT NULL AND t.lease_expires_at <= v_now
                AND t.lease_expires_at >= coalesce((SELECT m.low_water FROM flow_marks AS m
-                                                    WHERE m.name = v_queue), '-infinity')
+                                                    WHERE m.name = v_queue AND m.takes = ''),
+                                               '-infinity')
              ORDER BY t.lease_expires_at, t.task_id
              LIMIT v_left
                FOR UPDATE SKIP LOCKED
@@ -8207,7 +8346,7 @@ DECLARE
 BEGIN
     PERFORM flow_check_limit(p_limit);
     PERFORM flow_move_wakeups_mark(flow_now());
-    SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = '';
+    SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = '' AND m.takes = '';
     v_low := coalesce(v_low, '-infinity');
     WITH due AS MATERIALIZED (
         SELECT w.run_id, w.kind, w.subject_id, w.due_at, w.ctid AS place

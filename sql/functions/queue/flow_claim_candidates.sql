@@ -3,7 +3,8 @@
 --   that have no slot left; p_seen, tasks that were looked at already.
 -- Returns at most p_limit tasks in the order of claiming. Expired leases are found by an index of
 --   their own. The ready ones are read lane by lane in index order, from the mark of the lane to
---   the present, so neither leased nor delayed tasks nor those of another build cost anything.
+--   the present, so neither leased nor delayed tasks nor those of another build cost anything; nor
+--   do, for long, those of workflows and kinds that such claims do not take.
 --   is_dead: a lease of the task expired once too often.
 -- Locks: queue rows, only when free. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_claim_candidates(
@@ -23,7 +24,7 @@ DECLARE
     v_priority smallint;
     v_low timestamptz;
 BEGIN
-    SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = p_queue;
+    SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = p_queue AND m.takes = '';
     WITH expired AS MATERIALIZED (
         SELECT t.task_id, t.run_id, t.kind, t.priority, t.available_at, t.concurrency_key,
                t.crashes + 1 > coalesce(t.max_stalled, p_filter.max_crashes, 2147483647) AS is_dead
@@ -44,9 +45,11 @@ BEGIN
     v_tasks := coalesce(v_tasks, '{}');
 
     FOR v_lane IN
-        SELECT l.priority, l.runtime_build, min(l.low_water) AS low_water
+        SELECT l.priority, l.runtime_build,
+               greatest(min(l.low_water) FILTER (WHERE l.takes = ''),
+                        min(l.low_water) FILTER (WHERE l.takes <> '')) AS low_water
           FROM flow_lanes AS l
-         WHERE l.queue = p_queue
+         WHERE l.queue = p_queue AND l.takes IN ('', p_filter.takes)
            AND CASE WHEN l.runtime_build = '' THEN p_filter.accept_unpinned
                     ELSE p_filter.builds IS NULL OR l.runtime_build = ANY (p_filter.builds) END
          GROUP BY l.priority, l.runtime_build
@@ -93,6 +96,14 @@ RETURN CASE WHEN p_build = '' THEN (p_filter).accept_unpinned
         OR p_workflow = ANY ((p_filter).workflows))
    AND ((p_filter).kinds IS NULL OR p_kind = ANY ((p_filter).kinds));
 
+-- The same for the build of any.
+CREATE FUNCTION flow_claim_takes(p_filter flow_claim_filter, p_workflow text, p_kind text)
+RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN ((p_filter).workflows IS NULL OR p_workflow IS NULL
+        OR p_workflow = ANY ((p_filter).workflows))
+   AND ((p_filter).kinds IS NULL OR p_kind = ANY ((p_filter).kinds));
+
 -- Refuses a lease without an owner or of no length.
 CREATE FUNCTION flow_check_lease(p_owner text, p_lease interval) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -110,11 +121,14 @@ $$;
 REVOKE EXECUTE ON FUNCTION flow_claim_candidates(
     text, integer, timestamptz, flow_claim_filter, text[], bigint[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_claim_admits(flow_claim_filter, text, text, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_claim_takes(flow_claim_filter, text, text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_check_lease(text, interval) FROM PUBLIC;
 COMMENT ON FUNCTION flow_claim_candidates(
     text, integer, timestamptz, flow_claim_filter, text[], bigint[])
     IS 'Locks the rows of the next tasks that can be claimed.';
 COMMENT ON FUNCTION flow_claim_admits(flow_claim_filter, text, text, text)
     IS 'Whether a claim takes tasks of this build, workflow and kind.';
+COMMENT ON FUNCTION flow_claim_takes(flow_claim_filter, text, text)
+    IS 'Whether a claim takes tasks of this workflow and kind.';
 COMMENT ON FUNCTION flow_check_lease(text, interval)
     IS 'Refuses a lease without an owner or of no length.';

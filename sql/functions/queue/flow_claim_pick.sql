@@ -27,6 +27,12 @@ BEGIN
         RETURN;
     END IF;
     PERFORM flow_move_marks(p_queue, p_now);
+    PERFORM FROM flow_marks AS m
+      WHERE m.name = p_queue AND m.takes = p_filter.takes
+        AND m.moved_at BETWEEN p_now - interval '2 seconds' AND p_now;
+    IF NOT FOUND THEN
+        PERFORM flow_move_claim_marks(p_queue, p_now, p_filter);
+    END IF;
     LOOP
         IF v_room.max_per_key IS NOT NULL THEN
             SELECT coalesce(array_agg(k.key), '{}') INTO v_full

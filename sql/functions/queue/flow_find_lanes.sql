@@ -27,7 +27,8 @@ BEGIN
         v_build := v_lane.runtime_build;
         v_beyond := 'infinity';  -- the end of this lane
         PERFORM FROM flow_lanes AS l
-          WHERE l.queue = v_queue AND l.priority = v_priority AND l.runtime_build = v_build;
+          WHERE l.queue = v_queue AND l.priority = v_priority AND l.runtime_build = v_build
+            AND l.takes = '';
         IF NOT FOUND THEN
             INSERT INTO flow_lanes (queue, priority, runtime_build)
             VALUES (v_queue, v_priority, v_build);

@@ -26,7 +26,7 @@ BEGIN
     SELECT m.low_water, m.swept_at NOT BETWEEN p_now - m.sweep_every AND p_now AS sweeps
       INTO v_mark
       FROM flow_marks AS m
-     WHERE m.name = p_queue AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
+     WHERE m.name = p_queue AND m.takes = '' AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
        FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
@@ -41,7 +41,7 @@ BEGIN
     UPDATE flow_marks AS m
        SET low_water = coalesce(v_first, p_now - c_margin), moved_at = p_now,
            swept_at = CASE WHEN v_mark.sweeps THEN p_now ELSE m.swept_at END
-     WHERE m.name = p_queue;
+     WHERE m.name = p_queue AND m.takes = '';
 
     IF v_mark.sweeps THEN
         PERFORM flow_find_lanes(p_queue);
@@ -50,14 +50,15 @@ BEGIN
                       WHERE f.queue = p_queue AND EXISTS (
                             SELECT FROM flow_lanes AS e
                              WHERE e.queue = f.queue AND e.priority = f.priority
-                               AND e.runtime_build = f.runtime_build AND e.lane_id < f.lane_id)
+                               AND e.runtime_build = f.runtime_build AND e.takes = f.takes
+                               AND e.lane_id < f.lane_id)
                         FOR UPDATE OF f SKIP LOCKED) AS doubles
               WHERE l.lane_id = doubles.lane_id;
     END IF;
     FOR v_lane IN
         SELECT l.lane_id, l.priority, l.runtime_build, l.low_water
           FROM flow_lanes AS l
-         WHERE l.queue = p_queue FOR UPDATE SKIP LOCKED
+         WHERE l.queue = p_queue AND l.takes = '' FOR UPDATE SKIP LOCKED
     LOOP
         SELECT t.available_at INTO v_first
           FROM flow_tasks AS t
@@ -74,15 +75,16 @@ BEGIN
     IF v_mark.sweeps THEN
         UPDATE flow_marks AS m
            SET sweep_every = greatest(interval '5 seconds', 100 * (flow_now() - v_began))
-         WHERE m.name = p_queue;
+         WHERE m.name = p_queue AND m.takes = '';
     END IF;
 END
 $$;
 
 -- Whether a mark was not looked at for so long, or at a time that is yet to come because the clock
 -- was set back; adds the mark when it is not there.
-CREATE FUNCTION flow_mark_is_due(p_name text, p_now timestamptz, p_margin interval)
-RETURNS boolean
+CREATE FUNCTION flow_mark_is_due(
+    p_name text, p_now timestamptz, p_margin interval, p_takes text DEFAULT ''
+) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
@@ -90,9 +92,10 @@ AS $$
 DECLARE
     v_moved timestamptz;
 BEGIN
-    SELECT m.moved_at INTO v_moved FROM flow_marks AS m WHERE m.name = p_name;
-    IF NOT FOUND AND pg_try_advisory_xact_lock(flow_mark_key(p_name)) THEN
-        INSERT INTO flow_marks (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+    SELECT m.moved_at INTO v_moved
+      FROM flow_marks AS m WHERE m.name = p_name AND m.takes = p_takes;
+    IF NOT FOUND AND pg_try_advisory_xact_lock(flow_mark_key(p_takes || p_name)) THEN
+        INSERT INTO flow_marks (name, takes) VALUES (p_name, p_takes) ON CONFLICT DO NOTHING;
         RETURN FOUND;
     END IF;
     RETURN coalesce(v_moved NOT BETWEEN p_now - p_margin AND p_now, false);
@@ -100,8 +103,8 @@ END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_move_marks(text, timestamptz) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION flow_mark_is_due(text, timestamptz, interval) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_mark_is_due(text, timestamptz, interval, text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_move_marks(text, timestamptz)
     IS 'Moves the marks of a queue up to the first task and lease that is still there.';
-COMMENT ON FUNCTION flow_mark_is_due(text, timestamptz, interval)
+COMMENT ON FUNCTION flow_mark_is_due(text, timestamptz, interval, text)
     IS 'Whether a mark was not looked at for so long.';

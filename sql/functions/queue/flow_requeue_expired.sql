@@ -34,7 +34,8 @@ BEGIN
               FROM flow_tasks AS t
              WHERE t.queue = v_queue AND t.lease_owner IS NOT NULL AND t.lease_expires_at <= v_now
                AND t.lease_expires_at >= coalesce((SELECT m.low_water FROM flow_marks AS m
-                                                    WHERE m.name = v_queue), '-infinity')
+                                                    WHERE m.name = v_queue AND m.takes = ''),
+                                               '-infinity')
              ORDER BY t.lease_expires_at, t.task_id
              LIMIT v_left
                FOR UPDATE SKIP LOCKED

@@ -26,7 +26,7 @@ DECLARE
 BEGIN
     PERFORM flow_check_limit(p_limit);
     PERFORM flow_move_wakeups_mark(flow_now());
-    SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = '';
+    SELECT m.low_water INTO v_low FROM flow_marks AS m WHERE m.name = '' AND m.takes = '';
     v_low := coalesce(v_low, '-infinity');
     WITH due AS MATERIALIZED (
         SELECT w.run_id, w.kind, w.subject_id, w.due_at, w.ctid AS place

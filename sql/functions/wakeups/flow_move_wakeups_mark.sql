@@ -24,7 +24,7 @@ BEGIN
     SELECT m.low_water, m.swept_at NOT BETWEEN p_now - m.sweep_every AND p_now AS sweeps
       INTO v_mark
       FROM flow_marks AS m
-     WHERE m.name = '' AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
+     WHERE m.name = '' AND m.takes = '' AND m.moved_at NOT BETWEEN p_now - c_margin AND p_now
        FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
@@ -41,7 +41,7 @@ BEGIN
            sweep_every = CASE WHEN v_mark.sweeps
                THEN greatest(interval '5 seconds', 100 * (flow_now() - v_began))
                ELSE m.sweep_every END
-     WHERE m.name = '';
+     WHERE m.name = '' AND m.takes = '';
 END
 $$;
 
@@ -51,13 +51,15 @@ SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
-    PERFORM FROM flow_marks AS m WHERE m.name = p_name AND m.low_water > p_time;
+    PERFORM FROM flow_marks AS m
+      WHERE m.name = p_name AND m.takes = '' AND m.low_water > p_time;
     IF FOUND THEN
         UPDATE flow_marks AS m
            SET low_water = p_time
           FROM (SELECT f.name FROM flow_marks AS f
-                 WHERE f.name = p_name AND f.low_water > p_time FOR UPDATE SKIP LOCKED) AS free
-         WHERE m.name = free.name;
+                 WHERE f.name = p_name AND f.takes = '' AND f.low_water > p_time
+                   FOR UPDATE SKIP LOCKED) AS free
+         WHERE m.name = free.name AND m.takes = '';
     END IF;
 END
 $$;
