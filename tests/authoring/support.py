@@ -55,17 +55,6 @@ class Stage:
         return True
 
 
-class Ticking:
-    """A clock that is a millisecond later whenever someone looks."""
-
-    def __init__(self) -> None:
-        self.looks = 0
-
-    def __call__(self) -> datetime:
-        self.looks += 1
-        return START + timedelta(milliseconds=self.looks)
-
-
 Act = Callable[[Stage], Awaitable[None]]
 
 
