@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from flowpg.console.expected import in_short
-from flowpg.model import events
+from flowpg.model import events, jsontext
+from flowpg.model.codecs import error_label_of, is_sealed, label_of
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.inspection import (
     RunRow,
@@ -24,7 +25,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print it as one JSON o
 """The ``--json`` option of the commands that print either."""
 
 _COUNTED = ("pending", "running", "suspended", "cancelling", "completed", "failed", "cancelled")
-_RECORDS = ("flowpg.error: ", "flowpg.sealed: ")
+_RECORD = "flowpg.error: "
 """How the last line of an error text begins where a program reads on."""
 
 
@@ -180,10 +181,18 @@ def moment(when: datetime) -> str:
     return f"{when:%Y-%m-%d %H:%M:%S}Z"
 
 
+def shown(value: Any) -> str:
+    """A value as JSON, or that it is sealed, and how."""
+    return label_of(value) if is_sealed(value) else jsontext.encode(value)
+
+
 def legible(error: str | None) -> str:
     """An error text without the record below it, which is for programs: ``--json`` has it."""
+    sealed = error_label_of(error or "")
+    if sealed is not None:
+        return sealed
     head, _, last = (error or "").rpartition("\n")
-    return head if last.startswith(_RECORDS) else error or ""
+    return head if last.startswith(_RECORD) else error or ""
 
 
 def _line(text: str) -> str:

@@ -17,9 +17,19 @@ import typer
 
 from flowpg.client import FlowClient
 from flowpg.console import lines
+from flowpg.console.sealed import (
+    AppOption,
+    PlainOption,
+    check_answer,
+    check_start,
+    codecs_of,
+    opened_events,
+    opened_run,
+)
 from flowpg.console.target import DsnOption, SchemaOption, open_target
 from flowpg.errors import InvalidArgument, InvalidTransition, SerializationError
 from flowpg.model import jsontext
+from flowpg.model.codecs import NO_CODECS, CodecChain
 from flowpg.model.inspection import SuspensionKind
 from flowpg.model.jsonl import dump_history, load_history
 from flowpg.model.snapshot import RunStatus
@@ -50,12 +60,16 @@ def start(
     id: Annotated[str | None, typer.Option(help="The run's id; without one, a new one.")] = None,
     version: Annotated[str, typer.Option(help="The workflow's version.")] = "1",
     queue: Annotated[str, typer.Option(help="The queue whose workers drive it.")] = "default",
+    application: AppOption = None,
+    plain: PlainOption = False,
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
     """Start a run and print its id. The same id with the same input again changes nothing."""
     value = _json_option(input, "--input")
-    with _client(dsn, schema) as client:
+    codecs = codecs_of(application)
+    with _client(dsn, schema, codecs) as client:
+        check_start(client, workflow, codecs, plain)
         spec = WorkflowSpec.python(workflow, version)
         started = client.start(spec, value, run_id=id, queue=queue)
         typer.echo(started.run_id)
@@ -90,13 +104,15 @@ def runs(
 def show(
     run_id: RunArgument,
     as_json: lines.JsonOption = False,
+    application: AppOption = None,
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
     """Show where a run stands, who drives it, what it waits for, and how its steps went."""
+    codecs = codecs_of(application)
     with _client(dsn, schema) as client:
         row = client.run_info(run_id)
-        snapshot = client.snapshot(run_id)
+        snapshot = opened_run(codecs, client.snapshot(run_id))
         waiting = client.list_open_suspensions(run_id)
         now = client.now()
     driven = lines.driver(row, now)
@@ -118,7 +134,7 @@ def show(
         ("error", lines.legible(snapshot.error)),
     ]
     if snapshot.status is RunStatus.COMPLETED:
-        said.append(("output", jsontext.encode(snapshot.output)))
+        said.append(("output", lines.shown(snapshot.output)))
     typer.echo(f"{row.run_id}  {row.workflow_name} version {row.workflow_version}")
     _print(f"{name:<9} {text}" for name, text in said if text)
     if snapshot.steps:
@@ -138,12 +154,14 @@ def show(
 def history(
     run_id: RunArgument,
     jsonl: JsonlOption = False,
+    application: AppOption = None,
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
     """Print a run's events. With --jsonl the payloads too, hook tokens among them."""
+    codecs = codecs_of(application)
     with _client(dsn, schema) as client:
-        events = client.history(run_id)
+        events = opened_events(codecs, client.history(run_id))
     if jsonl:
         # As bytes: JSON is UTF-8, whatever the terminal is.
         typer.echo(dump_history(events).encode(), nl=False)
@@ -183,13 +201,17 @@ def answer(
     payload: Annotated[
         str, typer.Option(help="The answer, as JSON; null for none.", show_default=False)
     ],
+    application: AppOption = None,
+    plain: PlainOption = False,
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
     """Answer a hook by run and hook id, with what `flowpg show` says that it is answered with. The
     same answer again changes nothing."""
     value = _json_option(payload, "--payload")
-    with _client(dsn, schema) as client:
+    codecs = codecs_of(application)
+    with _client(dsn, schema, codecs) as client:
+        check_answer(client, run_id, codecs, plain)
         try:
             done = client.resume_hook(run_id, hook_id, value)
         except InvalidArgument:
@@ -242,10 +264,10 @@ def _json_option(text: str, name: str) -> Any:
 
 
 @contextmanager
-def _client(dsn: str | None, schema: str) -> Iterator[FlowClient]:
+def _client(dsn: str | None, schema: str, codecs: CodecChain = NO_CODECS) -> Iterator[FlowClient]:
     with open_target(dsn, schema=schema) as target:
         verify(target.dsn, schema)
-        with FlowClient(target.dsn, schema=schema, max_size=1) as client:
+        with FlowClient(target.dsn, schema=schema, max_size=1, codecs=codecs) as client:
             yield client
 
 

@@ -19,8 +19,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from flowpg.errors import InvalidArgument, UndecodablePayload
+from flowpg.errors import InvalidArgument, SerializationError, UndecodablePayload
 from flowpg.model import jsontext
+from flowpg.model.encryption import Encryption
 
 RUN_INPUT: Final = "run.input"
 RUN_OUTPUT: Final = "run.output"
@@ -209,6 +210,30 @@ NO_CODECS: Final = CodecChain()
 def is_sealed(value: Any) -> bool:
     """Whether a JSON value was sealed."""
     return type(value) is dict and value.get("$") == _TAG
+
+
+def label_of(value: Any) -> str:
+    """How a sealed value is shown to people who cannot open it: ``sealed (zlib, aes-gcm with key
+    '2026-01')``."""
+    applied = value.get("c")
+    names = []
+    for label in applied if isinstance(applied, list) else ():
+        name, _, parameter = str(label)[:120].partition(":")
+        kind = "key" if name == Encryption.name else "parameter"
+        names.append(f"{name} with {kind} {parameter!r}" if parameter else name)
+    return f"sealed ({', '.join(names)})" if names else "sealed"
+
+
+def error_label_of(text: str) -> str | None:
+    """The same for a whole error text, its type included; None if it is not sealed."""
+    head, _, last = text.rpartition("\n")
+    if not last.startswith(_MARK):
+        return None
+    try:
+        sealed = jsontext.decode(last[len(_MARK) :], "a sealed error")
+    except SerializationError:
+        return head
+    return f"{head.removesuffix('(sealed)')}{label_of(sealed)}" if is_sealed(sealed) else head
 
 
 def place_of(run_id: str, role: str, subject: str) -> bytes:

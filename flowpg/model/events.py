@@ -205,6 +205,15 @@ class FlowEventEnvelope:
             self._data = jsontext.decode(self._payload or "{}", what)
         return self._data
 
+    def with_data(self, data: dict[str, Any]) -> FlowEventEnvelope:
+        """The same event with other fields."""
+        return FlowEventEnvelope(
+            *(self.run_id, self.sequence, self.event_id, self.recorded_at, self.type),
+            data=data,
+            schema_version=self.schema_version,
+            timestamp=self._timestamp,
+        )
+
     @property
     def payload(self) -> str:
         """The stored payload text."""

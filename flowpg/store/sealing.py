@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowpg.model import jsontext
+from flowpg.model import events, jsontext
 from flowpg.model.codecs import (
+    HOOK_PAYLOAD,
     RUN_ERROR,
     RUN_INPUT,
     RUN_OUTPUT,
@@ -16,6 +17,7 @@ from flowpg.model.codecs import (
     STEP_OUTPUT,
     CodecChain,
 )
+from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.ids import new_run_id
 from flowpg.model.records import StartOutcome, StartRequest, StartResult
 from flowpg.model.snapshot import (
@@ -87,3 +89,37 @@ def opened_snapshot(codecs: CodecChain, run: WorkflowRunSnapshot) -> WorkflowRun
     for hook_id, hook in run.hooks.items():
         hook.payload = codecs.open_answer(hook.payload, run_id, hook_id, hook.token)
     return run
+
+
+def opened_history(
+    codecs: CodecChain, history: Sequence[FlowEventEnvelope]
+) -> list[FlowEventEnvelope]:
+    """A whole history with all its values opened. UnknownKey, UndecodablePayload."""
+    tokens = {e.data["hook_id"]: e.data["token"] for e in history if e.type == events.HOOK_CREATED}
+    found: list[FlowEventEnvelope] = []
+    for event in history:
+        role, member = _SEALED.get(event.type, ("", ""))
+        sealed = event.data.get(member)
+        subject = "" if role in (RUN_INPUT, RUN_OUTPUT, RUN_ERROR) else str(event.subject)
+        if role == HOOK_PAYLOAD:
+            opened = codecs.open_answer(sealed, event.run_id, subject, tokens.get(subject, ""))
+        elif member == "error":
+            opened = codecs.open_error(str(sealed), event.run_id, role, subject)
+        else:
+            opened = codecs.open(sealed, event.run_id, role, subject)
+        found.append(event if opened is sealed else event.with_data({**event.data, member: opened}))
+    return found
+
+
+_SEALED = {
+    events.RUN_CREATED: (RUN_INPUT, "input"),
+    events.RUN_COMPLETED: (RUN_OUTPUT, "output"),
+    events.RUN_FAILED: (RUN_ERROR, "error"),
+    events.STEP_CREATED: (STEP_INPUT, "input"),
+    events.STEP_COMPLETED: (STEP_OUTPUT, "output"),
+    events.STEP_RETRYING: (STEP_ERROR, "error"),
+    events.STEP_FAILED: (STEP_ERROR, "error"),
+    events.STEP_NON_RETRYABLE: (STEP_ERROR, "error"),
+    events.HOOK_RECEIVED: (HOOK_PAYLOAD, "payload"),
+}
+"""Which member of an event is sealed, and as what."""

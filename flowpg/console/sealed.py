@@ -1,0 +1,130 @@
+"""Sealed values on the command line: opened and sealed with the codecs of an app, if one is named,
+else shown as what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from flowpg.client import FlowClient
+from flowpg.console.usercode import load_runtime
+from flowpg.errors import InvalidArgument, UndecodablePayload
+from flowpg.model.codecs import NO_CODECS, CodecChain, is_sealed
+from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.snapshot import WorkflowRunSnapshot
+from flowpg.store.sealing import opened_history, opened_snapshot
+
+AppOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        help="module:attribute, the app whose codecs seal and open values. Its code is run.",
+        show_default=False,
+    ),
+]
+"""The ``--app`` option of the commands that read or write values."""
+
+PlainOption = Annotated[
+    bool,
+    typer.Option("--plain", help="Store it as it is, although the values there are sealed."),
+]
+
+
+def codecs_of(application: str | None) -> CodecChain:
+    """The codecs of the app that ``--app`` names, none without one. InvalidArgument."""
+    if application is None:
+        return NO_CODECS
+    found: CodecChain = getattr(load_runtime(application), "codecs", NO_CODECS)
+    return found
+
+
+def opened_run(codecs: CodecChain, run: WorkflowRunSnapshot) -> WorkflowRunSnapshot:
+    """``run`` with every value opened that ``codecs`` can open; standard error says which not.
+    Without an app it stays as it is, which needs no saying."""
+    if codecs is NO_CODECS:
+        return run
+    lenient = _Lenient(codecs)
+    opened = opened_snapshot(lenient, run)
+    lenient.complain()
+    return opened
+
+
+def opened_events(
+    codecs: CodecChain, history: Sequence[FlowEventEnvelope]
+) -> list[FlowEventEnvelope]:
+    """The same of a history."""
+    if codecs is NO_CODECS:
+        return list(history)
+    lenient = _Lenient(codecs)
+    opened = opened_history(lenient, history)
+    lenient.complain()
+    return opened
+
+
+def check_start(client: FlowClient, workflow: str, codecs: CodecChain, plain: bool) -> None:
+    """InvalidArgument if an input would be stored as it is, and that of the newest run of the
+    workflow was not."""
+    if codecs or plain:
+        return
+    for row in client.list_runs(workflow_name=workflow, limit=1):
+        [created] = client.history_page(row.run_id, limit=1)
+        if is_sealed(created.data.get("input")):
+            raise InvalidArgument(
+                f"the newest run of {workflow!r}, {row.run_id}, has sealed values; name the app "
+                "with --app module:app so that this input is sealed too, or store it as it is "
+                "with --plain"
+            )
+
+
+def check_answer(client: FlowClient, run_id: str, codecs: CodecChain, plain: bool) -> None:
+    """InvalidArgument if an answer would be stored as it is in a run that has sealed values."""
+    if not codecs and not plain and _has_sealed(client.snapshot(run_id)):
+        raise InvalidArgument(
+            f"run {run_id!r} has sealed values; name the app with --app module:app so that the "
+            "answer is sealed too, or store it as it is with --plain"
+        )
+
+
+def _has_sealed(run: WorkflowRunSnapshot) -> bool:
+    steps = run.steps.values()
+    return is_sealed(run.input) or any(is_sealed(s.input) or is_sealed(s.output) for s in steps)
+
+
+class _Lenient(CodecChain):
+    """Leaves sealed what it cannot open, and remembers why."""
+
+    def __init__(self, codecs: CodecChain) -> None:
+        super().__init__(codecs)
+        self._strict = codecs
+        self._missed: list[str] = []
+
+    def open(self, value: Any, run_id: str, role: str, subject: str = "") -> Any:
+        try:
+            return self._strict.open(value, run_id, role, subject)
+        except UndecodablePayload as error:
+            return self._left(value, error)
+
+    def open_answer(self, payload: Any, run_id: str, hook_id: str, token: str) -> Any:
+        try:
+            return self._strict.open_answer(payload, run_id, hook_id, token)
+        except UndecodablePayload as error:
+            return self._left(payload, error)
+
+    def open_error(self, text: str, run_id: str, role: str, subject: str = "") -> str:
+        try:
+            return self._strict.open_error(text, run_id, role, subject)
+        except UndecodablePayload as error:
+            left: str = self._left(text, error)
+            return left
+
+    def complain(self) -> None:
+        """Say on standard error what could not be opened."""
+        if self._missed:
+            more = f" (and {len(self._missed) - 1} more)" if len(self._missed) > 1 else ""
+            typer.echo(f"flowpg: shown sealed: {self._missed[0]}{more}", err=True)
+
+    def _left(self, value: Any, error: UndecodablePayload) -> Any:
+        self._missed.append(str(error))
+        return value
