@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from flowpg.authoring.lint import lint as lint_targets
-from flowpg.authoring.lint_names import TITLES
 from flowpg.console import lines
 from flowpg.errors import InvalidArgument
+from flowpg.lint.linter import lint as lint_targets
+from flowpg.lint.names import TITLES
 
 
 def register(app: typer.Typer) -> None:

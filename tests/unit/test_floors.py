@@ -17,7 +17,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"resources"}),
     frozenset({"store", "postgres"}),
     frozenset({"engine", "authoring", "client"}),
-    frozenset({"fleet", "sync"}),
+    frozenset({"fleet", "lint", "sync"}),
     frozenset({"console", "testing"}),
 )
 

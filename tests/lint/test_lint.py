@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flowpg.authoring.lint import Finding, lint, lint_source
-from flowpg.authoring.lint_names import TITLES
 from flowpg.console.main import app as command
 from flowpg.errors import InvalidArgument
+from flowpg.lint.linter import Finding, lint, lint_source
+from flowpg.lint.names import TITLES
 
 HEAD = """
 import asyncio, os, random, secrets, sys, threading, time, uuid, subprocess, shutil

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flowpg.authoring.lint_names import (
+from flowpg.lint.names import (
     FILE_METHODS,
     FILES,
     LOOP,

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowpg.authoring.lint_names import Names
-from flowpg.authoring.lint_rules import Function, FunctionReader, Note, functions_in
 from flowpg.errors import InvalidArgument
+from flowpg.lint.functions import Function, FunctionReader, Note, functions_in
+from flowpg.lint.names import Names
 
 _IGNORED = re.compile(r"#\s*(?:flowpg:\s*ignore|noqa)(?:\[([\w, ]+)\]|:\s*([\w, ]+))?")
 
