@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flowpg.authoring import failures  # noqa: F401  it registers how exceptions are stored
-from flowpg.authoring.hint_classes import Plan, hints_of
+from flowpg.authoring.annotations import hints_of, signature_of
+from flowpg.authoring.hint_classes import Plan
 from flowpg.authoring.hints import ANYTHING, plan_for
 from flowpg.authoring.tags import Unfit
 from flowpg.errors import SerializationError
@@ -33,7 +34,7 @@ class FunctionCodec:
     def __init__(self, function: Callable[..., Any], what: str, *, skip: int = 0) -> None:
         self.what = what
         self._function = function
-        parameters = list(inspect.signature(function).parameters.values())[skip:]
+        parameters = list(signature_of(function).parameters.values())[skip:]
         self._signature = inspect.Signature(parameters)
         self._parameters = {parameter.name: parameter for parameter in parameters}
         self._positional = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]

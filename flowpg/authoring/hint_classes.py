@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import inspect
-import sys
 import typing
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args, get_origin
@@ -18,6 +16,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel
 
 from flowpg.authoring import tags
+from flowpg.authoring.annotations import hints_of
 from flowpg.authoring.tags import Unfit
 
 
@@ -64,37 +63,6 @@ def class_plan(hint: Any, plan_for: PlanFor) -> Plan | None:
     else:
         return None
     return _exact(cls, plain)
-
-
-def hints_of(owner: Any) -> dict[str, Any]:
-    """The annotations of a function or class, evaluated one by one; Any for one that cannot be,
-    such as a name that is imported for type checkers only."""
-    found: dict[str, Any] = {}
-    bases = reversed(owner.__mro__) if isinstance(owner, type) else (owner,)
-    for base in bases:
-        namespace = getattr(base, "__globals__", None)
-        if namespace is None:
-            namespace = getattr(sys.modules.get(base.__module__), "__dict__", {})
-        local = {**vars(base), base.__name__: base} if isinstance(base, type) else {}
-        for name, hint in _annotations(base).items():
-            found[name] = _evaluated(hint, namespace, local)
-    return found
-
-
-def _annotations(owner: Any) -> dict[str, Any]:
-    try:
-        return dict(inspect.get_annotations(owner))
-    except Exception:  # noqa: BLE001  newer interpreters evaluate them here
-        return {}
-
-
-def _evaluated(hint: Any, namespace: dict[str, Any], local: dict[str, Any]) -> Any:
-    if not isinstance(hint, str):
-        return hint
-    try:
-        return eval(hint, namespace, local)  # the annotation is source code of the application
-    except Exception:  # noqa: BLE001  whatever its evaluation raises, nothing is known about it
-        return Any
 
 
 def _exact(cls: Any, plain: Plan) -> Plan:

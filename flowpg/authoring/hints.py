@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, ForwardRef, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -44,7 +44,8 @@ def plan_for(hint: Any) -> Plan:
 
 
 def _make(hint: Any) -> Plan:
-    if hint is Any or hint is object or isinstance(hint, (TypeVar, str)):
+    # A name inside of an annotation that nobody has looked up says nothing.
+    if hint is Any or hint is object or isinstance(hint, (TypeVar, str, ForwardRef)):
         return ANYTHING
     if hint is None or hint is types.NoneType:
         return _NONE

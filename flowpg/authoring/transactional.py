@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 import psycopg
 
-from flowpg.authoring.hint_classes import hints_of
+from flowpg.authoring.annotations import hints_of, signature_of
 from flowpg.errors import InvalidArgument
 from flowpg.model.codecs import STEP_OUTPUT
 from flowpg.replay.runtime import StepInvocation, TransactionKind
@@ -28,7 +28,7 @@ def transaction_kind(
     it; None if it is not transactional. InvalidArgument if it cannot be had."""
     if not wanted:
         return None
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = list(signature_of(function).parameters.values())
     if not parameters or parameters[0].kind > inspect.Parameter.POSITIONAL_OR_KEYWORD:
         raise InvalidArgument(
             f"step {name!r} is transactional: its first parameter must take the connection"

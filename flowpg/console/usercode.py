@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 
+from flowpg.authoring.annotations import signature_of
 from flowpg.errors import FlowError, InvalidArgument
 from flowpg.replay.runtime import FlowRuntime, known, undefined
 
@@ -62,7 +63,7 @@ def _made_by(factory: Callable[[], Any], application: str) -> Any:
     if not callable(factory):
         return factory
     try:
-        inspect.signature(factory).bind()
+        signature_of(factory).bind()
     except (TypeError, ValueError):
         raise InvalidArgument(
             f"--app: {application!r} needs arguments; name an instance or a factory without any"
