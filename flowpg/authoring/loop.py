@@ -27,7 +27,8 @@ from zlib import crc32
 
 from flowpg.authoring.errors import NotDurable, WorkflowStuck
 from flowpg.authoring.refusals import REFUSED, RefusingLoop
-from flowpg.authoring.tasks import Burst, CallSites, RunFuture, RunTask, shuffled_by, stands_in
+from flowpg.authoring.tasks import Burst, CallSites, RunFuture, RunTask, shuffled_by
+from flowpg.authoring.waiting import MAKES_TASKS, Inline, Waiter, awaited_inline, waiter_for
 
 logger = logging.getLogger("flowpg.authoring")
 
@@ -210,6 +211,8 @@ class RunLoop(RefusingLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run ``callback`` once a durable timer of ``delay`` seconds has fired."""
+        if MAKES_TASKS and args and type(args[0]) is Waiter:
+            return args[0]  # type: ignore[return-value]
         # Rounded up, so that a wait is never early.
         return self._timer(math.ceil(round(delay * 1e6, 3)), callback, args, context)
 
@@ -244,6 +247,8 @@ class RunLoop(RefusingLoop):
 
     def create_future(self) -> RunFuture:
         """A future of this run."""
+        if MAKES_TASKS and (waiter := waiter_for(1)):
+            return waiter  # type: ignore[return-value]
         self._numbers += 1
         future = RunFuture(loop=self)
         future.number = self._numbers
@@ -262,12 +267,9 @@ class RunLoop(RefusingLoop):
         frame = shuffled_by(1)
         if frame is not None:
             return self._create_in_order(coro, parent, frame)
+        if MAKES_TASKS and awaited_inline(1):
+            return Inline(coro)  # type: ignore[return-value]
         self._numbers += 1
-        if stands_in(1):
-            task = RunTask(coro, self, self._numbers, parent.path, name, context)
-            task.owner = parent
-            self._ready.appendleft(self._ready.pop())  # begins as soon as its caller waits
-            return self._keep(task)
         parent.children += 1
         path = _below(parent.path, parent.children)
         return self._keep(RunTask(coro, self, self._numbers, path, name, context))
@@ -279,15 +281,13 @@ class RunLoop(RefusingLoop):
 
     def next_position(self) -> str:
         """The position of a durable call: its task's path and the number of the call there."""
-        task = _current_task(self)
-        owner = self._callbacks if task is None else task.owner or task
-        calls = owner.calls = owner.calls + 1
-        return f"{owner.path}/{calls}" if owner.path else str(calls)
+        owner = self._parent()
+        owner.calls += 1
+        return f"{owner.path}/{owner.calls}" if owner.path else str(owner.calls)
 
     def current(self) -> RunTask | None:
         """The task that is running, None inside a plain callback."""
-        task: RunTask | None = _current_task(self)
-        return task
+        return _current_task(self)  # type: ignore[no-any-return]
 
     def random(self) -> random.Random:
         """The stream of random numbers of whoever is running."""
@@ -356,8 +356,7 @@ class RunLoop(RefusingLoop):
     # -- helpers --------------------------------------------------------------------------------
 
     def _parent(self) -> RunTask | CallSites:
-        task: RunTask | None = _current_task(self)
-        return self._callbacks if task is None else task.owner or task
+        return _current_task(self) or self._callbacks
 
     def _keep(self, task: RunTask) -> RunTask:
         # Held strongly: a task that nobody refers to must not vanish when memory is collected.

@@ -54,10 +54,7 @@ class CallSites:
 
 class RunTask(asyncio.Task[Any]):
     """A task of a run. ``path`` says where it was created: ``""`` for the workflow itself, ``"2"``
-    for the second task that created, ``"2.1"`` for the first of that one. ``owner`` is the one with
-    whose calls and tasks its own are counted, if it only stands in for that."""
-
-    owner: RunTask | CallSites | None = None
+    for the second task that created, ``"2.1"`` for the first of that one."""
 
     def __init__(
         self,
@@ -132,26 +129,3 @@ class Burst:
     def place_of(self, coro: object) -> int:
         """Where the caller listed this coroutine."""
         return next(place for place, item in enumerate(self.listed) if item is coro)
-
-
-# -- wait_for -----------------------------------------------------------------------------------
-
-_WAIT_FOR: CodeType = _tasks.wait_for.__code__
-_MAKES_TASKS = sys.version_info < (3, 12)
-
-
-def stands_in(depth: int) -> bool:
-    """Whether the caller at ``depth`` makes a task for ``wait_for`` to await. From Python 3.12 on
-    that awaits in the task of its caller; what is awaited must have the same place in both, or a
-    run could not go on under another Python."""
-    frame: FrameType | None = sys._getframe(depth + 1) if _MAKES_TASKS else None
-    if frame is None or frame.f_code is not _ENSURE_FUTURE:
-        return False
-    for _ in range(2):
-        frame = frame.f_back
-        if frame is None:
-            return False
-        if frame.f_code is _WAIT_FOR:
-            # Without any time it makes a task in every version, only to cancel it.
-            return bool(frame.f_locals["timeout"] > 0)
-    return False

@@ -180,8 +180,8 @@ async def check_program(program: Program, happening: Sequence[str] = (), seed: i
     first two histories are equal to the letter, and a process that never saw a run replays every
     history to its very end.
     """
-    kept = await _played(program, happening)
-    replayed = await _played(program, happening, always_replay=True)
+    kept = await played(program, happening)
+    replayed = await played(program, happening, always_replay=True)
     assert _lines(kept) == _lines(replayed), "the history depends on whether the run was replayed"
     histories = [kept]
     mishaps: list[tuple[Mishap, bool]] = [
@@ -189,19 +189,20 @@ async def check_program(program: Program, happening: Sequence[str] = (), seed: i
         (Interference(seed), True),
         (Faults(1 + seed % 12, Fault.DIES_AFTER), False),
     ]
-    histories += [await _played(program, happening, *mishap) for mishap in mishaps]
+    histories += [await played(program, happening, *mishap) for mishap in mishaps]
     for history in histories:
         fresh = FlowApp("programs")
         declare(fresh, program)
         await replay(fresh, history)
 
 
-async def _played(
+async def played(
     program: Program,
     happening: Sequence[str],
     faults: Mishap | None = None,
     always_replay: bool = False,
 ) -> list[FlowEventEnvelope]:
+    """Carry a program out in memory and return its history."""
     app = FlowApp("programs")
     workflow = declare(app, program)
     env = WorkflowEnvironment(app, faults=faults, always_replay=always_replay, ticking=True)

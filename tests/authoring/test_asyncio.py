@@ -131,3 +131,49 @@ async def test_what_wait_for_awaits_has_the_same_places_under_every_python() -> 
     assert played.result == 34
     places = sorted(kind.split("#")[1] for kind in played.types() if "step_created" in kind)
     assert places == ["3", "3/3", "3/5", "4/3", "4/5", "5", "6"]
+
+
+@pytest.mark.parametrize("as_a_future", [True, False], ids=["a future", "a coroutine"])
+async def test_who_is_cancelled_while_wait_for_has_its_result_is_cancelled(
+    as_a_future: bool,
+) -> None:
+    # Python 3.11 by itself returns the result and forgets that it was cancelled.
+    async def cancelled(double: Any, broken: Any) -> Any:
+        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def hears() -> int:
+            return await told
+
+        task = asyncio.create_task(asyncio.wait_for(told if as_a_future else hears(), 10))
+        await asyncio.sleep(0)
+        told.set_result(await double(1) - 1)
+        task.cancel("not needed")
+        try:
+            return await task
+        except asyncio.CancelledError as error:
+            return [str(error), task.cancelled(), await double(2)]
+
+    assert (await both(program(cancelled))).result == ["not needed", True, 4]
+
+
+async def test_what_wait_for_awaits_is_in_the_task_of_its_caller() -> None:
+    async def inside(double: Any, broken: Any) -> Any:
+        here = asyncio.current_task()
+
+        async def inner() -> Any:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                return asyncio.current_task() is here
+
+        async def failing() -> None:
+            raise KeyError(await double(3))
+
+        found = [await asyncio.wait_for(inner(), 1)]
+        for error in (KeyError, TimeoutError):
+            with contextlib.suppress(error):
+                await asyncio.wait_for(failing() if error is KeyError else asyncio.sleep(9), 2)
+                found.append(error)
+        return [*found, asyncio.current_task().cancelling()]  # type: ignore[union-attr]
+
+    assert (await both(program(inside))).result == [True, 0]

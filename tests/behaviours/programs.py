@@ -175,6 +175,43 @@ async def timed() -> list[Any]:
 
 
 @app.step
+async def same(number: int) -> int:
+    """Gives back what it got."""
+    return number
+
+
+@app.workflow
+async def contended() -> list[Any]:
+    """What ``wait_for`` awaits begins at once, and who called it goes on at once, however much
+    else is ready."""
+    seen: list[str] = []
+
+    async def waits(name: str, seconds: float, number: int) -> None:
+        async def inner() -> None:
+            seen.append(f"{name} inside")
+            if number:
+                await same(number)
+
+        try:
+            await asyncio.wait_for(inner(), seconds)
+            seen.append(f"{name} done")
+        except TimeoutError:
+            seen.append(f"{name} too late")
+        await same(len(seen))
+
+    async def speaks(name: str) -> None:
+        for _ in range(4):
+            seen.append(name)
+            await asyncio.sleep(0)
+        await same(len(seen))
+
+    await asyncio.gather(waits("a", 9, 0), speaks("b"), waits("c", 9, 1), speaks("d"))
+    answered = asyncio.ensure_future(same(5))
+    await asyncio.gather(asyncio.wait_for(answered, 5), asyncio.wait_for(answered, 6), speaks("e"))
+    return list(seen)
+
+
+@app.step
 async def take(words: set[str], mixed: dict[Any, Any]) -> list[Any]:
     """Gives back what it got."""
     return [words, mixed]
@@ -245,4 +282,5 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], Scenario]] = {
     "sets": (sets, (), _nothing),
     "too-large": (too_large, (), _nothing),
     "plainly": (plainly, (LINE,), _say_ok),
+    "contended": (contended, (), _nothing),
 }
