@@ -53,7 +53,9 @@ COMMENT ON FUNCTION flow_mark_key(text) IS 'Advisory lock key of a mark or idle 
 -- Arguments: p_run_ids, the runs that will be read, appended to or linked; unknown ids are fine.
 -- Locks, in order: the retention guard (shared), then one key a run, sorted by key.
 -- It must be a statement of its own: the statement after it sees what the lock protected.
--- SQLSTATEs: 40001 under REPEATABLE READ or SERIALIZABLE when a run has moved since the snapshot.
+-- SQLSTATEs: WF009 where the session keeps triggers from firing, as who loads in bulk may have it:
+--   an event would be stored that no projection knows of. 40001 under REPEATABLE READ or
+--   SERIALIZABLE when a run has moved since the snapshot.
 -- Callers: internal, and foreign writers before a direct INSERT.
 CREATE FUNCTION flow_lock_runs(p_run_ids text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -61,6 +63,10 @@ SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
+    IF current_setting('session_replication_role') = 'replica' THEN
+        PERFORM flow_raise_transition(NULL, 'session_replication_role is replica here, so that '
+            'nothing would keep the projections; set it to origin before verbs are called');
+    END IF;
     PERFORM pg_advisory_xact_lock_shared(flow_retention_key());
     PERFORM pg_advisory_xact_lock(k.lock_key)
        FROM (SELECT DISTINCT flow_run_key(i.run_id) AS lock_key
@@ -4968,7 +4974,10 @@ DECLARE
 BEGIN
     SELECT e.event_type, e.sequence, l.recorded_at,
            CASE WHEN e.event_type = 'step_started'
-                THEN flow_json_get_text(e.payload, 'attempt')::integer END AS attempt
+                -- whatever stands there: no attempt that anybody names is more than this
+                THEN CASE WHEN a.number ~ '^[0-9]+$' AND length(a.number) < 10
+                          THEN a.number::integer END
+           END AS attempt
       INTO v_tip
       FROM flow_event_log AS l
      CROSS JOIN LATERAL (
@@ -4980,6 +4989,9 @@ BEGIN
               WHERE l.event_type IS NULL AND u.subject_id = p_step_id
               ORDER BY u.sequence DESC
               LIMIT 1)) AS e
+     CROSS JOIN LATERAL (
+            SELECT CASE WHEN e.event_type = 'step_started'
+                        THEN flow_json_get(e.payload, 'attempt')::text END AS number) AS a
      WHERE l.run_id = p_run_id
      ORDER BY l.sequence DESC
      LIMIT 1;
@@ -5167,6 +5179,60 @@ REVOKE EXECUTE ON FUNCTION flow_step_heartbeat(text, text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_record_heartbeats(json) IS 'Keeps what steps at work say.';
 COMMENT ON FUNCTION flow_step_heartbeat(text, text) IS 'What the latest heartbeat of a step said.';
 
+-- sql/types/flow_step_task.sql
+-- flow_step_task: one attempt of a step that is left to the workers of another queue, and when its
+-- run is to be woken: the earlier of a time counted from the append and a fixed one.
+CREATE TYPE flow_step_task AS (
+    step_id text COLLATE "C",
+    step_name text COLLATE "C",
+    attempt integer,
+    queue text COLLATE "C",
+    due_in_us bigint,
+    due_at timestamptz
+);
+
+COMMENT ON TYPE flow_step_task IS 'One attempt of a step that is left to another queue.';
+
+-- sql/functions/steps/flow_read_step_tasks.sql
+-- flow_read_step_tasks: the attempts of steps that an array names.
+-- Arguments: p_steps, as flow_route_steps takes it. Checked here, because the constraints of the
+-- tables would show the row.
+-- Locks: none. SQLSTATEs: WF010. Callers: internal.
+CREATE FUNCTION flow_read_step_tasks(p_steps json) RETURNS flow_step_task[]
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_steps flow_step_task[];
+    v_are_whole boolean;
+BEGIN
+    BEGIN
+        SELECT array_agg(ROW(s.step_id, s.step_name, s.attempt, s.queue, s.due_in_us,
+                   flow_deadline(s.due_at))::flow_step_task),
+               bool_and((octet_length(s.step_id) BETWEEN 1 AND 2048
+                         AND octet_length(s.step_name) BETWEEN 1 AND 2048
+                         AND s.attempt > 0 AND octet_length(s.queue) BETWEEN 1 AND 255
+                         AND btrim(s.queue) <> ''
+                         AND coalesce(abs(s.due_in_us / 1000), 0) <= 250000000000000) IS TRUE)
+          INTO v_steps, v_are_whole
+          FROM json_to_recordset(p_steps)
+               AS s (step_id text, step_name text, attempt integer, queue text,
+                     due_in_us bigint, due_at text);
+    EXCEPTION WHEN data_exception THEN
+        v_are_whole := false;
+    END;
+    IF NOT v_are_whole THEN
+        PERFORM flow_raise_argument('p_steps', 'it must be an array of {"step_id", "step_name", '
+            '"attempt", "queue", "due_in_us"?, "due_at"?}, none left out, blank, or too long');
+    END IF;
+    RETURN v_steps;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION flow_read_step_tasks(json) FROM PUBLIC;
+COMMENT ON FUNCTION flow_read_step_tasks(json)
+    IS 'The attempts that an array of them names.';
+
 -- sql/functions/steps/flow_route_steps.sql
 -- flow_route_steps: an append of the driver of a run, with the attempts that it leaves to workers
 -- of other queues: their tasks are made in the transaction of their step_started, or not at all.
@@ -5179,7 +5245,7 @@ COMMENT ON FUNCTION flow_step_heartbeat(text, text) IS 'What the latest heartbea
 --   by who knows the step: workflow_name holds 'step:' and its name. Until the attempt has an
 --   outcome the run is suspended, and a row of scheduled_wakeups says so.
 -- Locks: as flow_append_many, then rows of queues with a hint. SQLSTATEs: those of
--- flow_append_many. Callers: worker.
+-- flow_append_many; WF010. Callers: worker.
 CREATE FUNCTION flow_route_steps(p_append json, p_run_id text, p_steps json)
 RETURNS TABLE (recorded_at timestamptz, marks text, heads text, exceptions text)
 LANGUAGE plpgsql VOLATILE
@@ -5188,13 +5254,14 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    v_steps flow_step_task[] := flow_read_step_tasks(p_steps);
     v_done record;
 BEGIN
     SELECT a.recorded_at, a.marks, a.heads, a.exceptions,
            coalesce((a.exceptions::json -> 0 ->> 1) = 'appended', true) AS is_appended
       INTO v_done FROM flow_append_batch(p_append) AS a;
     IF v_done.is_appended THEN
-        PERFORM flow_make_step_tasks(p_run_id, p_steps, v_done.recorded_at);
+        PERFORM flow_make_step_tasks(p_run_id, v_steps, v_done.recorded_at);
     END IF;
     RETURN QUERY SELECT v_done.recorded_at, v_done.marks, v_done.heads, v_done.exceptions;
 END
@@ -5202,7 +5269,7 @@ $$;
 
 -- The same for attempts that were begun before, where a task is missing: in a history that was
 -- imported, say. One that has a task, or a dead letter, or an outcome, is left alone.
--- Locks: as flow_lock_runs. SQLSTATEs: none. Callers: worker.
+-- Locks: as flow_lock_runs. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_ensure_step_tasks(p_run_id text, p_steps json) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -5210,12 +5277,11 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_missing json;
+    v_steps flow_step_task[] := flow_read_step_tasks(p_steps);
 BEGIN
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
-    SELECT json_agg(s) INTO v_missing
-      FROM json_to_recordset(p_steps)
-           AS s (step_id text, step_name text, attempt integer, queue text, due_at text)
+    SELECT array_agg(s) INTO v_steps
+      FROM unnest(v_steps) AS s
      WHERE NOT EXISTS (
             SELECT FROM flow_tasks AS t
              WHERE t.run_id = p_run_id AND t.kind = 'run_step'
@@ -5229,13 +5295,15 @@ BEGIN
        AND EXISTS (
             SELECT FROM flow_step_tip(p_run_id, s.step_id) AS t
              WHERE t.event_type = 'step_started' AND t.attempt = s.attempt);
-    IF v_missing IS NOT NULL THEN
-        PERFORM flow_make_step_tasks(p_run_id, v_missing, flow_now());
+    IF v_steps IS NOT NULL THEN
+        PERFORM flow_make_step_tasks(p_run_id, v_steps, flow_now());
     END IF;
 END
 $$;
 
-CREATE FUNCTION flow_make_step_tasks(p_run_id text, p_steps json, p_at timestamptz) RETURNS void
+CREATE FUNCTION flow_make_step_tasks(
+    p_run_id text, p_steps flow_step_task[], p_at timestamptz
+) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -5244,6 +5312,9 @@ AS $$
 DECLARE
     v_queues text[];
 BEGIN
+    IF p_steps IS NULL OR NOT EXISTS (SELECT FROM flow_runs AS r WHERE r.run_id = p_run_id) THEN
+        RETURN;
+    END IF;
     WITH made AS (
         INSERT INTO flow_tasks (queue, run_id, kind, payload, priority, available_at,
             enqueued_at, runtime_build, workflow_name, max_attempts, retry_delay)
@@ -5252,8 +5323,7 @@ BEGIN
                                  'step_name', s.step_name),
                r.priority, p_at, p_at, coalesce(r.runtime_build, ''), 'step:' || s.step_name,
                20, interval '1 second'
-          FROM json_to_recordset(p_steps)
-               AS s (step_id text, step_name text, attempt integer, queue text)
+          FROM unnest(p_steps) AS s
          CROSS JOIN LATERAL (
                 SELECT f.runtime_build, f.priority FROM flow_runs AS f
                  WHERE f.run_id = p_run_id LIMIT 1) AS r
@@ -5261,9 +5331,10 @@ BEGIN
     )
     SELECT array_agg(DISTINCT m.queue) INTO v_queues FROM made AS m;
     INSERT INTO scheduled_wakeups AS w (run_id, kind, subject_id, due_at)
-    SELECT p_run_id, 'step_deadline', s.step_id,
-           coalesce(least(flow_time_after(p_at, s.due_in_us), flow_deadline(s.due_at)), 'infinity')
-      FROM json_to_recordset(p_steps) AS s (step_id text, due_in_us bigint, due_at text)
+    SELECT DISTINCT ON (s.step_id) p_run_id, 'step_deadline', s.step_id,
+           coalesce(least(flow_time_after(p_at, s.due_in_us), s.due_at), 'infinity')
+      FROM unnest(p_steps) AS s
+     ORDER BY s.step_id
         ON CONFLICT (run_id, kind, subject_id) DO UPDATE
        SET due_at = excluded.due_at, dispatched_at = NULL;
     PERFORM flow_lower_mark('', (
@@ -5277,10 +5348,10 @@ $$;
 
 REVOKE EXECUTE ON FUNCTION flow_route_steps(json, text, json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_ensure_step_tasks(text, json) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION flow_make_step_tasks(text, json, timestamptz) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_make_step_tasks(text, flow_step_task[], timestamptz) FROM PUBLIC;
 COMMENT ON FUNCTION flow_ensure_step_tasks(text, json)
     IS 'Makes the tasks of begun attempts that have none.';
-COMMENT ON FUNCTION flow_make_step_tasks(text, json, timestamptz)
+COMMENT ON FUNCTION flow_make_step_tasks(text, flow_step_task[], timestamptz)
     IS 'Makes the tasks of attempts that workers of other queues carry out.';
 COMMENT ON FUNCTION flow_route_steps(json, text, json)
     IS 'Appends, and makes the tasks of attempts that workers of other queues carry out.';
@@ -5349,18 +5420,32 @@ $$;
 
 -- Which attempts that are at work nobody waits for any more: p_steps is a JSON array of {"task_id",
 -- "run_id", "step_id", "attempt"}; one row each for those whose step was closed, or whose run has
--- ended.
+-- ended. SQLSTATEs: WF010.
 CREATE FUNCTION flow_superseded_steps(p_steps json) RETURNS TABLE (task_id bigint)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    v_tasks bigint[];
+    v_runs text[];
+    v_steps text[];
+    v_attempts integer[];
 BEGIN
+    BEGIN
+        SELECT array_agg(s.task_id), array_agg(s.run_id), array_agg(s.step_id),
+               array_agg(s.attempt)
+          INTO v_tasks, v_runs, v_steps, v_attempts
+          FROM json_to_recordset(p_steps)
+               AS s (task_id bigint, run_id text, step_id text, attempt integer);
+    EXCEPTION WHEN data_exception THEN
+        PERFORM flow_raise_argument('p_steps',
+            'it must be an array of {"task_id", "run_id", "step_id", "attempt"}');
+    END;
     RETURN QUERY
     SELECT s.task_id
-      FROM json_to_recordset(p_steps)
-           AS s (task_id bigint, run_id text, step_id text, attempt integer)
+      FROM unnest(v_tasks, v_runs, v_steps, v_attempts) AS s (task_id, run_id, step_id, attempt)
       LEFT JOIN LATERAL (
             SELECT f.status FROM flow_runs AS f WHERE f.run_id = s.run_id LIMIT 1) AS r ON true
       LEFT JOIN LATERAL flow_step_tip(s.run_id, s.step_id) AS t ON true
@@ -5391,8 +5476,8 @@ COMMENT ON FUNCTION flow_superseded_steps(json)
 -- Whether the deadline has passed is the caller's to know. Between a claim of the task and this,
 -- the row of the task decides: whoever locks it first.
 -- Locks, in order: run lock; queue rows of the tasks, waiting for a claim at work; as
--- flow_append_many; the queue row of the run. SQLSTATEs: those of flow_append_many.
--- Callers: worker.
+-- flow_append_many; the queue row of the run. SQLSTATEs: those of flow_append_many;
+-- WF010. Callers: worker.
 CREATE FUNCTION flow_expire_steps(p_run_id text, p_steps json)
 RETURNS TABLE (step_id text, outcome text)
 LANGUAGE plpgsql VOLATILE
@@ -5408,6 +5493,15 @@ DECLARE
     v_due timestamptz;
     v_expired boolean := false;
 BEGIN
+    BEGIN
+        PERFORM flow_deadline(s.closes_at)
+           FROM json_to_recordset(p_steps)
+                AS s (step_id text, attempt integer, not_begun json, not_closed json,
+                      closes_at text);
+    EXCEPTION WHEN data_exception THEN
+        PERFORM flow_raise_argument('p_steps', 'it must be an array of {"step_id", "attempt", '
+            '"not_begun"?, "not_closed"?, "closes_at"?}');
+    END;
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     FOR v_step IN
         SELECT s.step_id, s.attempt, s.not_begun, s.not_closed, s.closes_at
@@ -5662,8 +5756,10 @@ DECLARE
 BEGIN
     IF coalesce(btrim(p_worker_id), '') = '' THEN
         PERFORM flow_raise_argument('p_worker_id', 'it is blank');
-    ELSIF p_every IS NULL OR p_every <= '0' THEN
-        PERFORM flow_raise_argument('p_every', 'it must be longer than nothing');
+    ELSIF p_every IS NULL OR p_every <= '0' OR p_every > interval '1000 years' THEN
+        -- three times as long is taken from the time in every list of workers
+        PERFORM flow_raise_argument('p_every',
+            'it must be longer than nothing, and at most 1000 years');
     END IF;
     v_known := EXISTS (SELECT FROM flow_workers AS w WHERE w.worker_id = p_worker_id);
     INSERT INTO flow_workers AS w (worker_id, runtime_build, builds, accepts_unpinned, host, pid,
@@ -6581,14 +6677,18 @@ BEGIN
     THEN
         PERFORM flow_raise_argument('p_dedupe_mode', 'there is no such mode');
     ELSIF (p_dedupe_mode = 'until_terminal_or_ttl') <> (p_dedupe_ttl IS NOT NULL)
-        OR p_dedupe_ttl <= '0'
+        OR p_dedupe_ttl <= '0' OR p_dedupe_ttl > interval '1000 years'
     THEN
         PERFORM flow_raise_argument('p_dedupe_ttl',
-            'it belongs to until_terminal_or_ttl and must be longer than nothing');
+            'it belongs to until_terminal_or_ttl, must be longer than nothing, and at most '
+            '1000 years');
     ELSIF p_max_attempts < 1 OR p_max_stalled < 0 THEN
         PERFORM flow_raise_argument('p_max_attempts', 'attempts begin at one, crashes at none');
-    ELSIF p_retry_delay < '0' OR p_timeout <= '0' THEN
-        PERFORM flow_raise_argument('p_retry_delay', 'a delay or timeout cannot be negative');
+    ELSIF p_retry_delay < '0' OR p_timeout <= '0'
+        OR greatest(p_retry_delay, p_timeout) > interval '1000 years'
+    THEN
+        PERFORM flow_raise_argument('p_retry_delay',
+            'a delay or timeout cannot be negative, or longer than 1000 years');
     END IF;
 END
 $$;
@@ -6827,8 +6927,11 @@ AS $$
 BEGIN
     IF coalesce(btrim(p_owner), '') = '' THEN
         PERFORM flow_raise_argument('p_owner', 'it is blank');
-    ELSIF p_lease IS NULL OR p_lease <= interval '0' THEN
-        PERFORM flow_raise_argument('p_lease', 'it must be longer than nothing');
+    ELSIF p_lease IS NULL OR p_lease <= interval '0'
+        OR p_lease > interval '1000 years'
+    THEN
+        PERFORM flow_raise_argument('p_lease',
+            'it must be longer than nothing, and at most 1000 years');
     END IF;
 END
 $$;
@@ -7217,7 +7320,7 @@ BEGIN
     PERFORM flow_check_lease(p_owner, p_lease);
     v_filter := ROW(p_builds, coalesce(p_accept_unpinned, true), p_workflows, p_kinds,
                     p_max_crashes, flow_claim_digest(p_workflows, p_kinds))::flow_claim_filter;
-    FOREACH v_queue IN ARRAY p_queues[v_turn + 1:] || p_queues[:v_turn] LOOP
+    FOREACH v_queue IN ARRAY coalesce(p_queues[v_turn + 1:] || p_queues[:v_turn], '{}') LOOP
         SELECT coalesce(array_agg(c.run_id) FILTER (WHERE c.kind = 'drive_run'), '{}'),
                coalesce(array_agg(c.task_id) FILTER (WHERE c.kind <> 'drive_run'), '{}'),
                coalesce(bool_or(c.crashed), false)
@@ -7482,8 +7585,9 @@ DECLARE
     v_tasks bigint[];
     v_until timestamptz;
 BEGIN
-    IF p_lease IS NULL OR p_lease <= interval '0' THEN
-        PERFORM flow_raise_argument('p_lease', 'it must be longer than nothing');
+    IF p_lease IS NULL OR p_lease <= interval '0' OR p_lease > interval '1000 years' THEN
+        PERFORM flow_raise_argument('p_lease',
+            'it must be longer than nothing, and at most 1000 years');
     END IF;
     v_until := flow_now() + p_lease;
     BEGIN
@@ -7572,7 +7676,7 @@ COMMENT ON FUNCTION flow_release_run(text, bigint, bigint)
 -- Arguments: p_run_id; p_epoch, of the lease; p_delay, how long nobody shall take it; a
 --   p_blocked_reason that is not null marks the run as blocked, until its next append or release.
 -- Returns false, and does nothing, when the lease is not held under this epoch.
--- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: none.
+-- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: WF010.
 -- Callers: worker.
 CREATE FUNCTION flow_give_back(
     p_run_id text, p_epoch bigint, p_delay interval DEFAULT '0', p_blocked_reason text DEFAULT NULL
@@ -7584,6 +7688,9 @@ AS $$
 DECLARE
     v_queue text;
 BEGIN
+    IF p_delay > interval '1000 years' THEN
+        PERFORM flow_raise_argument('p_delay', 'it must be at most 1000 years');
+    END IF;
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     UPDATE flow_tasks AS t
        SET lease_owner = NULL, lease_expires_at = NULL,
@@ -7668,6 +7775,9 @@ DECLARE
 BEGIN
     PERFORM flow_check_task(p_kind, p_payload, p_queue, p_run_id, p_dedupe_mode, p_dedupe_ttl,
                             p_max_attempts, p_retry_delay, p_timeout, p_max_stalled);
+    IF p_delay > interval '1000 years' THEN
+        PERFORM flow_raise_argument('p_delay', 'it must be at most 1000 years');
+    END IF;
     IF p_kind = 'drive_run' THEN
         PERFORM flow_wake_run(p_run_id);
         RETURN QUERY
@@ -7835,9 +7945,14 @@ BEGIN
             outcome := 'retry';
             UPDATE flow_tasks AS t
                SET lease_owner = NULL, lease_expires_at = NULL, last_error = v_done.error,
-                   available_at = v_now + greatest('0', coalesce(v_done.retry_delay, least(
-                       coalesce(v_task.retry_delay, '0') * power(2, least(v_failures - 1, 30)),
-                       greatest(interval '1 hour', v_task.retry_delay))))
+                   available_at = v_now + greatest('0', CASE
+                       WHEN v_done.retry_delay IS NOT NULL
+                           THEN least(v_done.retry_delay, interval '1000 years')
+                       -- doubled, a delay of years would lead out of the calendar
+                       WHEN v_task.retry_delay >= '1 hour' THEN v_task.retry_delay
+                       ELSE least(interval '1 hour', coalesce(v_task.retry_delay, '0')
+                                                     * power(2, least(v_failures - 1, 30)))
+                   END)
              WHERE t.task_id = v_done.task_id;
         END IF;
         RETURN NEXT;
@@ -7873,6 +7988,9 @@ DECLARE
     v_done bigint[];
     v_queues text[];
 BEGIN
+    IF p_delay > interval '1000 years' THEN
+        PERFORM flow_raise_argument('p_delay', 'it must be at most 1000 years');
+    END IF;
     BEGIN
         SELECT array_agg(l.task_id), array_agg(l.epoch) INTO v_tasks, v_epochs
           FROM json_to_recordset(p_tasks) AS l (task_id bigint, epoch bigint);
@@ -8158,9 +8276,11 @@ BEGIN
     PERFORM flow_check_queue(p_queue);
     IF p_max_running < 0 OR p_max_per_key < 1 OR p_rate_limit < 0 THEN
         PERFORM flow_raise_argument('p_max_running', 'a limit cannot be that small');
-    ELSIF (p_rate_limit IS NULL) <> (p_rate_interval IS NULL) OR p_rate_interval <= '0' THEN
+    ELSIF (p_rate_limit IS NULL) <> (p_rate_interval IS NULL) OR p_rate_interval <= '0'
+        OR p_rate_interval > interval '1000 years'
+    THEN
         PERFORM flow_raise_argument('p_rate_interval',
-            'a rate has a limit and an interval longer than nothing');
+            'a rate has a limit and an interval longer than nothing, at most 1000 years');
     END IF;
     INSERT INTO flow_queues AS q (queue, max_running, max_per_key, rate_limit, rate_interval)
     VALUES (p_queue, p_max_running, p_max_per_key, p_rate_limit, p_rate_interval)
@@ -8598,7 +8718,7 @@ AS $$
         ('worker', 'flow_migrations', 'SELECT'),
         ('worker', 'flow_queues', 'SELECT, INSERT, UPDATE'),
         ('worker', 'flow_lanes', 'SELECT, INSERT, UPDATE, DELETE'),
-        ('worker', 'flow_marks', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_marks', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_idle_queues', 'SELECT, INSERT, UPDATE'),
         ('worker', 'flow_run_waiters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_dead_letters', 'SELECT, INSERT, UPDATE, DELETE'),

@@ -109,7 +109,7 @@ AS $$
         ('worker', 'flow_migrations', 'SELECT'),
         ('worker', 'flow_queues', 'SELECT, INSERT, UPDATE'),
         ('worker', 'flow_lanes', 'SELECT, INSERT, UPDATE, DELETE'),
-        ('worker', 'flow_marks', 'SELECT, INSERT, UPDATE'),
+        ('worker', 'flow_marks', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_idle_queues', 'SELECT, INSERT, UPDATE'),
         ('worker', 'flow_run_waiters', 'SELECT, INSERT, UPDATE, DELETE'),
         ('worker', 'flow_dead_letters', 'SELECT, INSERT, UPDATE, DELETE'),

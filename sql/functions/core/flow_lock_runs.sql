@@ -2,7 +2,9 @@
 -- Arguments: p_run_ids, the runs that will be read, appended to or linked; unknown ids are fine.
 -- Locks, in order: the retention guard (shared), then one key a run, sorted by key.
 -- It must be a statement of its own: the statement after it sees what the lock protected.
--- SQLSTATEs: 40001 under REPEATABLE READ or SERIALIZABLE when a run has moved since the snapshot.
+-- SQLSTATEs: WF009 where the session keeps triggers from firing, as who loads in bulk may have it:
+--   an event would be stored that no projection knows of. 40001 under REPEATABLE READ or
+--   SERIALIZABLE when a run has moved since the snapshot.
 -- Callers: internal, and foreign writers before a direct INSERT.
 CREATE FUNCTION flow_lock_runs(p_run_ids text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -10,6 +12,10 @@ SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 BEGIN
+    IF current_setting('session_replication_role') = 'replica' THEN
+        PERFORM flow_raise_transition(NULL, 'session_replication_role is replica here, so that '
+            'nothing would keep the projections; set it to origin before verbs are called');
+    END IF;
     PERFORM pg_advisory_xact_lock_shared(flow_retention_key());
     PERFORM pg_advisory_xact_lock(k.lock_key)
        FROM (SELECT DISTINCT flow_run_key(i.run_id) AS lock_key

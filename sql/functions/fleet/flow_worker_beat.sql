@@ -26,8 +26,10 @@ DECLARE
 BEGIN
     IF coalesce(btrim(p_worker_id), '') = '' THEN
         PERFORM flow_raise_argument('p_worker_id', 'it is blank');
-    ELSIF p_every IS NULL OR p_every <= '0' THEN
-        PERFORM flow_raise_argument('p_every', 'it must be longer than nothing');
+    ELSIF p_every IS NULL OR p_every <= '0' OR p_every > interval '1000 years' THEN
+        -- three times as long is taken from the time in every list of workers
+        PERFORM flow_raise_argument('p_every',
+            'it must be longer than nothing, and at most 1000 years');
     END IF;
     v_known := EXISTS (SELECT FROM flow_workers AS w WHERE w.worker_id = p_worker_id);
     INSERT INTO flow_workers AS w (worker_id, runtime_build, builds, accepts_unpinned, host, pid,

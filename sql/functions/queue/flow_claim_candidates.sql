@@ -112,8 +112,11 @@ AS $$
 BEGIN
     IF coalesce(btrim(p_owner), '') = '' THEN
         PERFORM flow_raise_argument('p_owner', 'it is blank');
-    ELSIF p_lease IS NULL OR p_lease <= interval '0' THEN
-        PERFORM flow_raise_argument('p_lease', 'it must be longer than nothing');
+    ELSIF p_lease IS NULL OR p_lease <= interval '0'
+        OR p_lease > interval '1000 years'
+    THEN
+        PERFORM flow_raise_argument('p_lease',
+            'it must be longer than nothing, and at most 1000 years');
     END IF;
 END
 $$;

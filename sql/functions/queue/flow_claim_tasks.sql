@@ -48,7 +48,7 @@ BEGIN
     PERFORM flow_check_lease(p_owner, p_lease);
     v_filter := ROW(p_builds, coalesce(p_accept_unpinned, true), p_workflows, p_kinds,
                     p_max_crashes, flow_claim_digest(p_workflows, p_kinds))::flow_claim_filter;
-    FOREACH v_queue IN ARRAY p_queues[v_turn + 1:] || p_queues[:v_turn] LOOP
+    FOREACH v_queue IN ARRAY coalesce(p_queues[v_turn + 1:] || p_queues[:v_turn], '{}') LOOP
         SELECT coalesce(array_agg(c.run_id) FILTER (WHERE c.kind = 'drive_run'), '{}'),
                coalesce(array_agg(c.task_id) FILTER (WHERE c.kind <> 'drive_run'), '{}'),
                coalesce(bool_or(c.crashed), false)

@@ -78,9 +78,14 @@ BEGIN
             outcome := 'retry';
             UPDATE flow_tasks AS t
                SET lease_owner = NULL, lease_expires_at = NULL, last_error = v_done.error,
-                   available_at = v_now + greatest('0', coalesce(v_done.retry_delay, least(
-                       coalesce(v_task.retry_delay, '0') * power(2, least(v_failures - 1, 30)),
-                       greatest(interval '1 hour', v_task.retry_delay))))
+                   available_at = v_now + greatest('0', CASE
+                       WHEN v_done.retry_delay IS NOT NULL
+                           THEN least(v_done.retry_delay, interval '1000 years')
+                       -- doubled, a delay of years would lead out of the calendar
+                       WHEN v_task.retry_delay >= '1 hour' THEN v_task.retry_delay
+                       ELSE least(interval '1 hour', coalesce(v_task.retry_delay, '0')
+                                                     * power(2, least(v_failures - 1, 30)))
+                   END)
              WHERE t.task_id = v_done.task_id;
         END IF;
         RETURN NEXT;

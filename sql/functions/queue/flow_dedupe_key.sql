@@ -62,14 +62,18 @@ BEGIN
     THEN
         PERFORM flow_raise_argument('p_dedupe_mode', 'there is no such mode');
     ELSIF (p_dedupe_mode = 'until_terminal_or_ttl') <> (p_dedupe_ttl IS NOT NULL)
-        OR p_dedupe_ttl <= '0'
+        OR p_dedupe_ttl <= '0' OR p_dedupe_ttl > interval '1000 years'
     THEN
         PERFORM flow_raise_argument('p_dedupe_ttl',
-            'it belongs to until_terminal_or_ttl and must be longer than nothing');
+            'it belongs to until_terminal_or_ttl, must be longer than nothing, and at most '
+            '1000 years');
     ELSIF p_max_attempts < 1 OR p_max_stalled < 0 THEN
         PERFORM flow_raise_argument('p_max_attempts', 'attempts begin at one, crashes at none');
-    ELSIF p_retry_delay < '0' OR p_timeout <= '0' THEN
-        PERFORM flow_raise_argument('p_retry_delay', 'a delay or timeout cannot be negative');
+    ELSIF p_retry_delay < '0' OR p_timeout <= '0'
+        OR greatest(p_retry_delay, p_timeout) > interval '1000 years'
+    THEN
+        PERFORM flow_raise_argument('p_retry_delay',
+            'a delay or timeout cannot be negative, or longer than 1000 years');
     END IF;
 END
 $$;

@@ -36,6 +36,9 @@ DECLARE
 BEGIN
     PERFORM flow_check_task(p_kind, p_payload, p_queue, p_run_id, p_dedupe_mode, p_dedupe_ttl,
                             p_max_attempts, p_retry_delay, p_timeout, p_max_stalled);
+    IF p_delay > interval '1000 years' THEN
+        PERFORM flow_raise_argument('p_delay', 'it must be at most 1000 years');
+    END IF;
     IF p_kind = 'drive_run' THEN
         PERFORM flow_wake_run(p_run_id);
         RETURN QUERY

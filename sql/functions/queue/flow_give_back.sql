@@ -2,7 +2,7 @@
 -- Arguments: p_run_id; p_epoch, of the lease; p_delay, how long nobody shall take it; a
 --   p_blocked_reason that is not null marks the run as blocked, until its next append or release.
 -- Returns false, and does nothing, when the lease is not held under this epoch.
--- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: none.
+-- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: WF010.
 -- Callers: worker.
 CREATE FUNCTION flow_give_back(
     p_run_id text, p_epoch bigint, p_delay interval DEFAULT '0', p_blocked_reason text DEFAULT NULL
@@ -14,6 +14,9 @@ AS $$
 DECLARE
     v_queue text;
 BEGIN
+    IF p_delay > interval '1000 years' THEN
+        PERFORM flow_raise_argument('p_delay', 'it must be at most 1000 years');
+    END IF;
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     UPDATE flow_tasks AS t
        SET lease_owner = NULL, lease_expires_at = NULL,

@@ -23,8 +23,9 @@ DECLARE
     v_tasks bigint[];
     v_until timestamptz;
 BEGIN
-    IF p_lease IS NULL OR p_lease <= interval '0' THEN
-        PERFORM flow_raise_argument('p_lease', 'it must be longer than nothing');
+    IF p_lease IS NULL OR p_lease <= interval '0' OR p_lease > interval '1000 years' THEN
+        PERFORM flow_raise_argument('p_lease',
+            'it must be longer than nothing, and at most 1000 years');
     END IF;
     v_until := flow_now() + p_lease;
     BEGIN

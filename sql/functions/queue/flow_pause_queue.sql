@@ -46,9 +46,11 @@ BEGIN
     PERFORM flow_check_queue(p_queue);
     IF p_max_running < 0 OR p_max_per_key < 1 OR p_rate_limit < 0 THEN
         PERFORM flow_raise_argument('p_max_running', 'a limit cannot be that small');
-    ELSIF (p_rate_limit IS NULL) <> (p_rate_interval IS NULL) OR p_rate_interval <= '0' THEN
+    ELSIF (p_rate_limit IS NULL) <> (p_rate_interval IS NULL) OR p_rate_interval <= '0'
+        OR p_rate_interval > interval '1000 years'
+    THEN
         PERFORM flow_raise_argument('p_rate_interval',
-            'a rate has a limit and an interval longer than nothing');
+            'a rate has a limit and an interval longer than nothing, at most 1000 years');
     END IF;
     INSERT INTO flow_queues AS q (queue, max_running, max_per_key, rate_limit, rate_interval)
     VALUES (p_queue, p_max_running, p_max_per_key, p_rate_limit, p_rate_interval)

@@ -22,6 +22,9 @@ DECLARE
     v_done bigint[];
     v_queues text[];
 BEGIN
+    IF p_delay > interval '1000 years' THEN
+        PERFORM flow_raise_argument('p_delay', 'it must be at most 1000 years');
+    END IF;
     BEGIN
         SELECT array_agg(l.task_id), array_agg(l.epoch) INTO v_tasks, v_epochs
           FROM json_to_recordset(p_tasks) AS l (task_id bigint, epoch bigint);

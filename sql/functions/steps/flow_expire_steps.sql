@@ -11,8 +11,8 @@
 -- Whether the deadline has passed is the caller's to know. Between a claim of the task and this,
 -- the row of the task decides: whoever locks it first.
 -- Locks, in order: run lock; queue rows of the tasks, waiting for a claim at work; as
--- flow_append_many; the queue row of the run. SQLSTATEs: those of flow_append_many.
--- Callers: worker.
+-- flow_append_many; the queue row of the run. SQLSTATEs: those of flow_append_many;
+-- WF010. Callers: worker.
 CREATE FUNCTION flow_expire_steps(p_run_id text, p_steps json)
 RETURNS TABLE (step_id text, outcome text)
 LANGUAGE plpgsql VOLATILE
@@ -28,6 +28,15 @@ DECLARE
     v_due timestamptz;
     v_expired boolean := false;
 BEGIN
+    BEGIN
+        PERFORM flow_deadline(s.closes_at)
+           FROM json_to_recordset(p_steps)
+                AS s (step_id text, attempt integer, not_begun json, not_closed json,
+                      closes_at text);
+    EXCEPTION WHEN data_exception THEN
+        PERFORM flow_raise_argument('p_steps', 'it must be an array of {"step_id", "attempt", '
+            '"not_begun"?, "not_closed"?, "closes_at"?}');
+    END;
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     FOR v_step IN
         SELECT s.step_id, s.attempt, s.not_begun, s.not_closed, s.closes_at

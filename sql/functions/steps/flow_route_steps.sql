@@ -9,7 +9,7 @@
 --   by who knows the step: workflow_name holds 'step:' and its name. Until the attempt has an
 --   outcome the run is suspended, and a row of scheduled_wakeups says so.
 -- Locks: as flow_append_many, then rows of queues with a hint. SQLSTATEs: those of
--- flow_append_many. Callers: worker.
+-- flow_append_many; WF010. Callers: worker.
 CREATE FUNCTION flow_route_steps(p_append json, p_run_id text, p_steps json)
 RETURNS TABLE (recorded_at timestamptz, marks text, heads text, exceptions text)
 LANGUAGE plpgsql VOLATILE
@@ -18,13 +18,14 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    v_steps flow_step_task[] := flow_read_step_tasks(p_steps);
     v_done record;
 BEGIN
     SELECT a.recorded_at, a.marks, a.heads, a.exceptions,
            coalesce((a.exceptions::json -> 0 ->> 1) = 'appended', true) AS is_appended
       INTO v_done FROM flow_append_batch(p_append) AS a;
     IF v_done.is_appended THEN
-        PERFORM flow_make_step_tasks(p_run_id, p_steps, v_done.recorded_at);
+        PERFORM flow_make_step_tasks(p_run_id, v_steps, v_done.recorded_at);
     END IF;
     RETURN QUERY SELECT v_done.recorded_at, v_done.marks, v_done.heads, v_done.exceptions;
 END
@@ -32,7 +33,7 @@ $$;
 
 -- The same for attempts that were begun before, where a task is missing: in a history that was
 -- imported, say. One that has a task, or a dead letter, or an outcome, is left alone.
--- Locks: as flow_lock_runs. SQLSTATEs: none. Callers: worker.
+-- Locks: as flow_lock_runs. SQLSTATEs: WF010. Callers: worker.
 CREATE FUNCTION flow_ensure_step_tasks(p_run_id text, p_steps json) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -40,12 +41,11 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_missing json;
+    v_steps flow_step_task[] := flow_read_step_tasks(p_steps);
 BEGIN
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
-    SELECT json_agg(s) INTO v_missing
-      FROM json_to_recordset(p_steps)
-           AS s (step_id text, step_name text, attempt integer, queue text, due_at text)
+    SELECT array_agg(s) INTO v_steps
+      FROM unnest(v_steps) AS s
      WHERE NOT EXISTS (
             SELECT FROM flow_tasks AS t
              WHERE t.run_id = p_run_id AND t.kind = 'run_step'
@@ -59,13 +59,15 @@ BEGIN
        AND EXISTS (
             SELECT FROM flow_step_tip(p_run_id, s.step_id) AS t
              WHERE t.event_type = 'step_started' AND t.attempt = s.attempt);
-    IF v_missing IS NOT NULL THEN
-        PERFORM flow_make_step_tasks(p_run_id, v_missing, flow_now());
+    IF v_steps IS NOT NULL THEN
+        PERFORM flow_make_step_tasks(p_run_id, v_steps, flow_now());
     END IF;
 END
 $$;
 
-CREATE FUNCTION flow_make_step_tasks(p_run_id text, p_steps json, p_at timestamptz) RETURNS void
+CREATE FUNCTION flow_make_step_tasks(
+    p_run_id text, p_steps flow_step_task[], p_at timestamptz
+) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -74,6 +76,9 @@ AS $$
 DECLARE
     v_queues text[];
 BEGIN
+    IF p_steps IS NULL OR NOT EXISTS (SELECT FROM flow_runs AS r WHERE r.run_id = p_run_id) THEN
+        RETURN;
+    END IF;
     WITH made AS (
         INSERT INTO flow_tasks (queue, run_id, kind, payload, priority, available_at,
             enqueued_at, runtime_build, workflow_name, max_attempts, retry_delay)
@@ -82,8 +87,7 @@ BEGIN
                                  'step_name', s.step_name),
                r.priority, p_at, p_at, coalesce(r.runtime_build, ''), 'step:' || s.step_name,
                20, interval '1 second'
-          FROM json_to_recordset(p_steps)
-               AS s (step_id text, step_name text, attempt integer, queue text)
+          FROM unnest(p_steps) AS s
          CROSS JOIN LATERAL (
                 SELECT f.runtime_build, f.priority FROM flow_runs AS f
                  WHERE f.run_id = p_run_id LIMIT 1) AS r
@@ -91,9 +95,10 @@ BEGIN
     )
     SELECT array_agg(DISTINCT m.queue) INTO v_queues FROM made AS m;
     INSERT INTO scheduled_wakeups AS w (run_id, kind, subject_id, due_at)
-    SELECT p_run_id, 'step_deadline', s.step_id,
-           coalesce(least(flow_time_after(p_at, s.due_in_us), flow_deadline(s.due_at)), 'infinity')
-      FROM json_to_recordset(p_steps) AS s (step_id text, due_in_us bigint, due_at text)
+    SELECT DISTINCT ON (s.step_id) p_run_id, 'step_deadline', s.step_id,
+           coalesce(least(flow_time_after(p_at, s.due_in_us), s.due_at), 'infinity')
+      FROM unnest(p_steps) AS s
+     ORDER BY s.step_id
         ON CONFLICT (run_id, kind, subject_id) DO UPDATE
        SET due_at = excluded.due_at, dispatched_at = NULL;
     PERFORM flow_lower_mark('', (
@@ -107,10 +112,10 @@ $$;
 
 REVOKE EXECUTE ON FUNCTION flow_route_steps(json, text, json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_ensure_step_tasks(text, json) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION flow_make_step_tasks(text, json, timestamptz) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_make_step_tasks(text, flow_step_task[], timestamptz) FROM PUBLIC;
 COMMENT ON FUNCTION flow_ensure_step_tasks(text, json)
     IS 'Makes the tasks of begun attempts that have none.';
-COMMENT ON FUNCTION flow_make_step_tasks(text, json, timestamptz)
+COMMENT ON FUNCTION flow_make_step_tasks(text, flow_step_task[], timestamptz)
     IS 'Makes the tasks of attempts that workers of other queues carry out.';
 COMMENT ON FUNCTION flow_route_steps(json, text, json)
     IS 'Appends, and makes the tasks of attempts that workers of other queues carry out.';

@@ -61,18 +61,32 @@ $$;
 
 -- Which attempts that are at work nobody waits for any more: p_steps is a JSON array of {"task_id",
 -- "run_id", "step_id", "attempt"}; one row each for those whose step was closed, or whose run has
--- ended.
+-- ended. SQLSTATEs: WF010.
 CREATE FUNCTION flow_superseded_steps(p_steps json) RETURNS TABLE (task_id bigint)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    v_tasks bigint[];
+    v_runs text[];
+    v_steps text[];
+    v_attempts integer[];
 BEGIN
+    BEGIN
+        SELECT array_agg(s.task_id), array_agg(s.run_id), array_agg(s.step_id),
+               array_agg(s.attempt)
+          INTO v_tasks, v_runs, v_steps, v_attempts
+          FROM json_to_recordset(p_steps)
+               AS s (task_id bigint, run_id text, step_id text, attempt integer);
+    EXCEPTION WHEN data_exception THEN
+        PERFORM flow_raise_argument('p_steps',
+            'it must be an array of {"task_id", "run_id", "step_id", "attempt"}');
+    END;
     RETURN QUERY
     SELECT s.task_id
-      FROM json_to_recordset(p_steps)
-           AS s (task_id bigint, run_id text, step_id text, attempt integer)
+      FROM unnest(v_tasks, v_runs, v_steps, v_attempts) AS s (task_id, run_id, step_id, attempt)
       LEFT JOIN LATERAL (
             SELECT f.status FROM flow_runs AS f WHERE f.run_id = s.run_id LIMIT 1) AS r ON true
       LEFT JOIN LATERAL flow_step_tip(s.run_id, s.step_id) AS t ON true

@@ -17,7 +17,10 @@ DECLARE
 BEGIN
     SELECT e.event_type, e.sequence, l.recorded_at,
            CASE WHEN e.event_type = 'step_started'
-                THEN flow_json_get_text(e.payload, 'attempt')::integer END AS attempt
+                -- whatever stands there: no attempt that anybody names is more than this
+                THEN CASE WHEN a.number ~ '^[0-9]+$' AND length(a.number) < 10
+                          THEN a.number::integer END
+           END AS attempt
       INTO v_tip
       FROM flow_event_log AS l
      CROSS JOIN LATERAL (
@@ -29,6 +32,9 @@ BEGIN
               WHERE l.event_type IS NULL AND u.subject_id = p_step_id
               ORDER BY u.sequence DESC
               LIMIT 1)) AS e
+     CROSS JOIN LATERAL (
+            SELECT CASE WHEN e.event_type = 'step_started'
+                        THEN flow_json_get(e.payload, 'attempt')::text END AS number) AS a
      WHERE l.run_id = p_run_id
      ORDER BY l.sequence DESC
      LIMIT 1;
