@@ -11,6 +11,7 @@ last line holds the whole record as JSON.
 from __future__ import annotations
 
 import asyncio
+import re
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,7 @@ _TIMEOUTS: dict[str, type[StepTimeout]] = {
         ScheduleToCloseTimeout,
     )
 }
+_SIZES = re.compile(r" (\d+) bytes, the limit is (\d+)")
 _MAX_LINKS = 8
 _MAX_MEMBERS = 16
 _MARK = "flowpg.error: "
@@ -321,6 +323,9 @@ def read_failure(text: str, origin: FailureOrigin | None = None) -> Exception:
     if name == PayloadTooLarge.__name__:
         # The engine says so, in words alone.
         error = rebuild(ErrorRecord(tags.class_key(PayloadTooLarge), message))
+        said = _SIZES.search(message)
+        if said is not None:
+            vars(error).update(size=int(said[1]), limit=int(said[2]))
     error.__flowpg_origin__ = origin or FailureOrigin("", "", 0)  # type: ignore[attr-defined]
     return error
 

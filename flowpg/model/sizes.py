@@ -33,10 +33,12 @@ _LEAST = 1_000
 
 @dataclass(slots=True)
 class SizeLimits:
-    """Bytes of one event's payload: above ``warn`` it is logged, above ``most`` refused."""
+    """Bytes of one event's payload: above ``warn`` it is logged, above ``most`` refused. ``asked``
+    is what ``warn`` is to be where ``most`` is no lower."""
 
     warn: int = 262_144
     most: int = MAX_PAYLOAD_BYTES
+    asked: int = 262_144
 
 
 limits = SizeLimits()
@@ -55,11 +57,11 @@ def set_size_limits(warn_bytes: int | None = None, max_bytes: int | None = None)
                 f"a limit for the payload of an event is from {_LEAST} to {MAX_PAYLOAD_BYTES} bytes"
             )
     if warn_bytes is not None:
-        limits.warn = warn_bytes
+        limits.asked = warn_bytes
     if max_bytes is not None:
         limits.most = max_bytes
     # What is refused is at least looked at.
-    limits.warn = min(limits.warn, limits.most)
+    limits.warn = min(limits.asked, limits.most)
 
 
 def most_of(event_type: str) -> int:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 
@@ -16,9 +17,10 @@ from tests.engine.support import EngineStore
 
 @pytest.fixture(autouse=True)
 def _limits() -> Iterator[None]:
-    before = (sizes.limits.warn, sizes.limits.most)
+    before = asdict(sizes.limits)
     yield
-    sizes.limits.warn, sizes.limits.most = before
+    for name, value in before.items():
+        setattr(sizes.limits, name, value)
 
 
 def large_app() -> FlowApp:
@@ -129,6 +131,15 @@ async def test_the_limits_can_be_set(
     assert "over the 2000 that are thought too much" in caplog.text
     with pytest.raises(PayloadTooLarge):
         await engine.start(careful.spec, {"size": "x" * 20_000})
+
+
+def test_a_limit_below_what_is_warned_of_holds_and_can_be_raised_again() -> None:
+    set_size_limits(max_bytes=10_000)
+    assert sizes.oversize_of("x" * 20_000, "r", "step_completed") == 20_000
+    set_size_limits(max_bytes=1_048_576)
+    assert sizes.limits == sizes.SizeLimits()
+    set_size_limits(warn_bytes=2_000, max_bytes=1_000)
+    assert (sizes.limits.warn, sizes.limits.most) == (1_000, 1_000)
 
 
 @pytest.mark.parametrize("wrong", [0, 999, 1_048_577])

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -17,18 +18,21 @@ from flowpg.model.codecs import Compression
 from flowpg.model.encryption import Encryption
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.jsonl import dump_history
+from flowpg.model.retry import RetryPolicy
 from flowpg.model.sizes import is_omitted, set_size_limits
 from flowpg.model.snapshot import RunStatus
-from tests.engine.support import EngineStore, Mortal
+from flowpg.replay.context import WorkflowContext
+from tests.engine.support import SPEC, EngineStore, Mortal, Script
 
 LARGE = 2_000_000
 
 
 @pytest.fixture(autouse=True)
 def _limits() -> Iterator[None]:
-    before = (sizes.limits.warn, sizes.limits.most)
+    before = asdict(sizes.limits)
     yield
-    sizes.limits.warn, sizes.limits.most = before
+    for name, value in before.items():
+        setattr(sizes.limits, name, value)
 
 
 def app_of(*, plain: bool = False, always_replay: bool = False, codecs: Any = ()) -> FlowApp:
@@ -231,6 +235,51 @@ async def test_the_failure_of_one_of_many_comes_after_all_of_them_are_declared(
     other = await engine_store.engine(build(always_replay=True))
     await other.resume_hook(run_id, "go", "on")
     assert main.result(await other.snapshot(run_id)) == [1, "PayloadTooLarge", 2, 1, "on"]
+
+
+async def test_a_step_of_another_queue_is_refused_before_it_is_a_task(
+    engine_store: EngineStore,
+) -> None:
+    app = FlowApp("routed")
+
+    @app.step
+    async def take(text: str) -> int:
+        return len(text)
+
+    @app.workflow
+    async def main() -> int:
+        try:
+            return await take.options(queue="gpu")("x" * LARGE)
+        except PayloadTooLarge as error:
+            return error.size // LARGE * error.limit
+
+    engine = await engine_store.engine(app)
+    run_id = await main.start(engine)
+    assert main.result(await engine.snapshot(run_id)) == 1_048_576
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_hand_written_runtime_hears_of_it_if_the_step_continues_the_workflow(
+    engine_store: EngineStore, heard: bool
+) -> None:
+    policy = RetryPolicy.none()
+    policy = policy.continue_workflow_on_failure() if heard else policy
+
+    def decide(ctx: WorkflowContext) -> Any:
+        error = ctx.step_failed("a")
+        if error is not None:
+            return ctx.complete(error.partition(":")[0])
+        return ctx.schedule_step("a", "work", "x" * LARGE, policy)
+
+    script = Script(decide)
+    engine = await engine_store.engine(script)
+    run = await engine.snapshot(await engine.start(SPEC))
+    assert script.calls == []
+    if heard:
+        assert (run.status, run.output) == (RunStatus.COMPLETED, "PayloadTooLarge")
+    else:
+        assert str(run.error).startswith("PayloadTooLarge: run")
+        assert (run.status, run.steps) == (RunStatus.FAILED, {})
 
 
 async def test_a_workflow_that_is_refused_again_and_again_is_no_replay_loop(
