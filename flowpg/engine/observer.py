@@ -26,13 +26,6 @@ class FlowEventObserver(Protocol):
         ...
 
 
-class NullObserver:
-    """Takes every event and does nothing."""
-
-    async def observe(self, envelope: FlowEventEnvelope) -> None:
-        """Do nothing."""
-
-
 class InMemoryFlowEventObserver:
     """Keeps every event in ``events``, for tests and debugging."""
 
@@ -76,7 +69,7 @@ class ObserverGate:
         self._observer = observer
         self._timeout = timeout.total_seconds() or None
         self._late: set[asyncio.Task[None]] = set()
-        self.active = observer is not None and not isinstance(observer, NullObserver)
+        self.active = observer is not None
 
     async def deliver(self, envelopes: Iterable[FlowEventEnvelope]) -> None:
         """Hand over committed events in order."""

@@ -8,7 +8,6 @@ import pytest
 from flowpg.engine.observer import (
     FanoutFlowEventObserver,
     InMemoryFlowEventObserver,
-    NullObserver,
 )
 from flowpg.model.commands import Decision
 from flowpg.model.events import STEP_COMPLETED, WAIT_COMPLETED, WAIT_CREATED, FlowEventEnvelope
@@ -138,7 +137,7 @@ async def test_an_observer_that_is_left_behind_is_cancelled(engine_store: Engine
 async def test_a_fan_out_hands_every_event_to_every_observer(engine_store: EngineStore) -> None:
     left, right = InMemoryFlowEventObserver(), InMemoryFlowEventObserver()
     fan = FanoutFlowEventObserver().with_observer(left).with_observer(Raising())
-    fan = fan.with_observer(right).with_observer(NullObserver())
+    fan = fan.with_observer(right)
     engine = await engine_store.engine(Script(in_order("a"), {"work": echo}), observer=fan)
     run_id = await engine.start(SPEC)
     assert left.events == right.events == await engine.history(run_id)
