@@ -126,6 +126,8 @@ class LeaseLost(FlowError):
 class HookTokenNotFound(FlowError):
     """No active hook has this token: never created, already resolved, or its run ended."""
 
+    token = ""
+
     def __init__(self, token: str) -> None:
         super().__init__(
             "no active hook has this token (redacted); redeliver by run and hook id instead"
@@ -137,7 +139,13 @@ class HookTokenNotFound(FlowError):
 
 
 class HookTokenConflict(FlowError):
-    """The token is held by another active hook. It is free again once that hook is resolved."""
+    """The token is held by another active hook, ``hook_id`` of run ``run_id``. It is free again
+    once that hook is resolved.
+
+    Workflow code, whose hook was refused, catches it without the token: that is then empty.
+    """
+
+    token = run_id = hook_id = ""
 
     def __init__(self, token: str, run_id: str, hook_id: str) -> None:
         super().__init__(

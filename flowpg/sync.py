@@ -32,6 +32,7 @@ from flowpg.authoring import context as _context
 from flowpg.authoring.errors import OutsideWorkflow
 from flowpg.authoring.hooks import Hook
 from flowpg.authoring.strands import carry_out, wait, waiting_allowed
+from flowpg.model.commands import OnConflict
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -152,7 +153,7 @@ class SyncHook(Generic[T]):
 
     def result(self) -> T:
         """Wait for the answer. HookClosed if it is withdrawn or expires, SerializationError if the
-        answer does not fit."""
+        answer does not fit, HookTokenConflict if its token is held by another hook."""
         found: T = wait(self._hook)
         return found
 
@@ -177,6 +178,7 @@ def hook(
     token: str | None = None,
     expires: timedelta | None = None,
     metadata: Any = None,
+    on_conflict: OnConflict = "raise",
 ) -> SyncHook[T]: ...
 @overload
 def hook(
@@ -186,6 +188,7 @@ def hook(
     token: str | None = None,
     expires: timedelta | None = None,
     metadata: Any = None,
+    on_conflict: OnConflict = "raise",
 ) -> SyncHook[Any]: ...
 def hook(
     name: str,
@@ -194,11 +197,13 @@ def hook(
     token: str | None = None,
     expires: timedelta | None = None,
     metadata: Any = None,
+    on_conflict: OnConflict = "raise",
 ) -> SyncHook[Any]:
     """Something to be answered from outside: ``sync.hook("approval", Approval).result()``. The
     arguments are those of ``flowpg.hook``."""
     _check("sync.hook()", "a test answers it through the engine")
-    return SyncHook(_context.hook(name, kind, token=token, expires=expires, metadata=metadata))
+    options: Any = {"expires": expires, "metadata": metadata, "on_conflict": on_conflict}
+    return SyncHook(_context.hook(name, kind, token=token, **options))
 
 
 def _check(call: str, instead: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from flowpg.authoring.claims import Claims
 from flowpg.authoring.ledger import Ledger
 from flowpg.authoring.loop import RunLoop, RunTimer
 from flowpg.authoring.operations import (
@@ -28,6 +29,7 @@ from flowpg.errors import InvalidArgument
 from flowpg.model.arguments import check_storable
 from flowpg.model.attributes import check_attributes, merged
 from flowpg.model.codecs import STEP_INPUT, CodecChain
+from flowpg.model.commands import OnConflict
 from flowpg.model.events import RUN_ATTRIBUTES_SET, NewEvent, hook_created
 from flowpg.model.ids import check_id
 from flowpg.model.jsontext import copied, equal
@@ -48,6 +50,7 @@ class RunCalls:
         # Abstract only to type checkers: it refuses what it does not have.
         self.loop: RunLoop = cast("Any", RunLoop)(self.run_id, self)
         self.ledger = Ledger(self.run_id, codecs)
+        self.claims = Claims(self.ledger)
         self.consumed = 0
         """The sequence up to which workflow code has seen the history."""
         self.decided = 0
@@ -92,16 +95,21 @@ class RunCalls:
         expires: timedelta | None,
         decode: Callable[[Any], Any],
         payload_schema: dict[str, Any] | None = None,
+        on_conflict: OnConflict = "wait",
+        *,
+        claims: bool = False,
     ) -> HookOperation:
         """A hook becomes part of the run. Its id is its name, or, for a name that the run has used
-        before, name and position. PayloadTooLarge or SerializationError for its metadata."""
+        before, name and position. ``claims`` says that its code is to go on when the history knows
+        whether the token is its own, which matters only where the hook gives way if it is not.
+        PayloadTooLarge or SerializationError for its metadata."""
         hook_id = name
         if name in self._hook_names:
             hook_id = operation_id(name, self.loop.next_position())
         recorded = self.snapshot.hooks.get(hook_id)
         if token is not None:
             wanted = token
-        elif recorded is not None:
+        elif recorded is not None and recorded.token:
             # Made up at random when it was opened: the history knows it.
             wanted = recorded.token
         else:
@@ -109,6 +117,12 @@ class RunCalls:
         if metadata is not None:
             check_storable(self.run_id, hook_created(hook_id, wanted, metadata, expires_in=expires))
         self._hook_names.add(name)
+        if token is None:
+            on_conflict = "wait"  # chance lets no two be the same
+        # As it was when the hook was recorded: runs of the time before there were conflicts went on
+        # at once.
+        gives_way = on_conflict if recorded is None else recorded.on_conflict
+        claimed = self.loop.create_future() if claims and gives_way == "raise" else None
         hook = HookOperation(
             hook_id,
             name,
@@ -119,8 +133,12 @@ class RunCalls:
             decode,
             self.loop.create_future(),
             payload_schema,
+            on_conflict,
+            claimed,
         )
         self.ledger.add(hook)
+        if claimed is not None:
+            self.claims.wait_for(hook)
         hook.future.operation = hook
         return hook
 

@@ -22,6 +22,7 @@ from flowpg.authoring.sites import calling_site
 from flowpg.authoring.turns import RunTurns
 from flowpg.errors import InvalidArgument
 from flowpg.model.arguments import check_storable
+from flowpg.model.commands import OnConflict
 from flowpg.model.events import RUN_PROGRESS_RECORDED, NewEvent
 from flowpg.model.operations import WorkflowProgress
 
@@ -168,6 +169,7 @@ def hook(
     token: str | None = None,
     expires: timedelta | None = None,
     metadata: Any = None,
+    on_conflict: OnConflict = "raise",
 ) -> Hook[T]: ...
 @overload
 def hook(
@@ -177,6 +179,7 @@ def hook(
     token: str | None = None,
     expires: timedelta | None = None,
     metadata: Any = None,
+    on_conflict: OnConflict = "raise",
 ) -> Hook[Any]: ...
 def hook(
     name: str,
@@ -185,6 +188,7 @@ def hook(
     token: str | None = None,
     expires: timedelta | None = None,
     metadata: Any = None,
+    on_conflict: OnConflict = "raise",
 ) -> Hook[Any]:
     """Something to be answered from outside: ``decision = await hook("approval", Approval)``.
 
@@ -193,9 +197,13 @@ def hook(
     well for callers who may know them. Nobody can answer after ``expires``. ``metadata`` (a
     HookMetadata or any JSON) tells operators what is asked; it must not hold the token. Where it
     cannot be stored, opening the hook raises PayloadTooLarge or SerializationError.
+
+    A token that another hook, of this or any other run, holds at that time raises
+    HookTokenConflict, which names that hook and its run. With ``on_conflict="wait"`` the run is
+    blocked until the token is free, and then goes on by itself.
     """
     run = _run("hook()", "a test answers it through the engine")
-    return Hook(run, name, kind, token, expires, metadata)
+    return Hook(run, name, kind, token, expires, metadata, on_conflict)
 
 
 class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):

@@ -21,6 +21,8 @@ from flowpg.authoring import tags
 from flowpg.authoring.errors import StepFailed
 from flowpg.errors import (
     HeartbeatTimeout,
+    HookTokenConflict,
+    HookTokenNotFound,
     PayloadTooLarge,
     ScheduleToCloseTimeout,
     ScheduleToStartTimeout,
@@ -161,7 +163,8 @@ def _record(error: BaseException, seen: set[int], links: int) -> ErrorRecord:
         record.message = error.error_message
     else:
         record.args = _encoded(list(_arguments(error)))
-        state = {k: v for k, v in vars(error).items() if not k.startswith("__")}
+        secret = ("token",) if isinstance(error, (HookTokenConflict, HookTokenNotFound)) else ()
+        state = {k: v for k, v in vars(error).items() if not k.startswith("__") and k not in secret}
         record.state = _encoded(state) if state else None
     for name in ("cause", "context"):
         linked = getattr(error, f"__{name}__")

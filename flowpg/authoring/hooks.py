@@ -11,6 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 from flowpg.authoring.operations import HookOperation
 from flowpg.authoring.turns import RunTurns
 from flowpg.errors import InvalidArgument
+from flowpg.model.commands import OnConflict
 from flowpg.model.decoding import decode_as
 from flowpg.model.hooks import HookMetadata
 from flowpg.model.ids import check_id, check_token
@@ -25,7 +26,10 @@ class Hook(Generic[T]):
     that its token can be sent to whoever is to answer, and gives it up at the end.
 
     Raises HookClosed where it is awaited if it is withdrawn or expires, SerializationError for an
-    answer that does not fit and that nobody checked, such as one from SQL.
+    answer that does not fit and that nobody checked, such as one from SQL. If the token that it was
+    given is held by another hook, HookTokenConflict is raised at the ``await``, or on entry of the
+    ``async with``: within the block the token is this run's, until the hook is answered, withdrawn
+    or expires.
     """
 
     def __init__(
@@ -36,13 +40,19 @@ class Hook(Generic[T]):
         token: str | None,
         expires: timedelta | None,
         metadata: Any,
+        on_conflict: OnConflict = "raise",
     ) -> None:
+        if on_conflict not in ("raise", "wait"):
+            raise InvalidArgument(
+                f"on_conflict of hook {name!r} is 'raise' or 'wait', not {on_conflict!r}"
+            )
         self._run = run
         self._name = check_id(name, "hook name")
         self._kind = kind
         self._token = None if token is None else check_token(token)
         self._expires = expires
         self._metadata = metadata.wire() if isinstance(metadata, HookMetadata) else copied(metadata)
+        self._on_conflict = on_conflict
         self._operation: HookOperation | None = None
 
     @property
@@ -56,7 +66,13 @@ class Hook(Generic[T]):
         return self._opened().token
 
     async def __aenter__(self) -> Self:
-        self._open()
+        operation = self._open(claims=True)
+        if operation.claimed is not None:
+            try:
+                await operation.claimed
+            except asyncio.CancelledError:
+                operation.future.cancel()  # nobody will leave a block that was not entered
+                raise
         return self
 
     async def __aexit__(
@@ -84,7 +100,7 @@ class Hook(Generic[T]):
             )
         return self._operation
 
-    def _open(self) -> HookOperation:
+    def _open(self, *, claims: bool = False) -> HookOperation:
         if self._operation is not None:
             raise InvalidArgument(f"hook {self._name!r} is open already; make another")
         self._operation = self._run.open_hook(
@@ -94,6 +110,8 @@ class Hook(Generic[T]):
             self._expires,
             self._decode,
             schema_of(self._kind),
+            self._on_conflict,
+            claims=claims,
         )
         return self._operation
 

@@ -86,7 +86,7 @@ class Ledger:
             return
         if operation is None:
             self._differs(event, "but the code makes no further call")
-        if type(operation).event_type != event.type or (
+        if not operation.records(event) or (
             operation.id != event.subject and event.type != RUN_ATTRIBUTES_SET
         ):
             self._differs(event, f"found {operation}, called at {operation.site}")
@@ -103,6 +103,16 @@ class Ledger:
             self.timers[operation.id] = operation
         elif isinstance(operation, HookOperation):
             self.hooks[operation.id] = operation
+
+    @property
+    def asks(self) -> bool:
+        """Whether a call was made that is not recorded yet, and somebody waits for."""
+        return self._next() is not None
+
+    def next_hook(self) -> HookOperation | None:
+        """The oldest call that is not recorded, if it is a hook."""
+        operation = self._next()
+        return operation if type(operation) is HookOperation else None
 
     def take_step(self, step_id: str) -> StepOperation | None:
         """The step whose outcome the history holds, None if nobody waits for it."""
@@ -154,7 +164,7 @@ class Ledger:
     @property
     def idle(self) -> bool:
         """Whether nothing is open and nothing new is asked for."""
-        return not (self.steps or self.timers or self.hooks) and self._next() is None
+        return not (self.steps or self.timers or self.hooks) and not self.asks
 
     def commands(self, snapshot: WorkflowRunSnapshot, everything: bool) -> list[RuntimeCommand]:
         """What is given up, the open calls, and the new ones in the order in which they were made.

@@ -19,6 +19,7 @@ from flowpg.model.commands import (
     CancelWait,
     CreateHook,
     DisposeHook,
+    OnConflict,
     RecordPatch,
     RecordProgress,
     RuntimeCommand,
@@ -28,6 +29,7 @@ from flowpg.model.commands import (
     WaitUntil,
 )
 from flowpg.model.events import (
+    HOOK_CONFLICTED,
     HOOK_CREATED,
     PATCH_RECORDED,
     RUN_ATTRIBUTES_SET,
@@ -83,6 +85,15 @@ class Operation:
     def closing(self) -> RuntimeCommand:
         """The command that closes this call, for nobody waits for its outcome any more."""
         raise NotImplementedError
+
+    def cancel(self, reason: str | None) -> None:
+        """Cancel whoever waits for it."""
+        if self.future is not None and not self.future.done():
+            self.future.cancel(reason)
+
+    def records(self, event: FlowEventEnvelope) -> bool:
+        """Whether an event is of the type that records such a call."""
+        return event.type == self.event_type
 
     def difference(self, data: dict[str, Any]) -> str | None:
         """How the recorded definition differs from this one, in words without any value."""
@@ -217,12 +228,21 @@ class TimerOperation(Operation):
 
 
 class HookOperation(Operation):
-    """A hook; its ``token`` is never shown."""
+    """A hook; its ``token`` is never shown. ``claimed``, of one whose code goes on only when the
+    token is its own, is done when the history says whether it is."""
 
     kind = "hook"
     event_type = HOOK_CREATED
 
-    __slots__ = ("decode", "expires", "metadata", "payload_schema", "token")
+    __slots__ = (
+        "claimed",
+        "decode",
+        "expires",
+        "metadata",
+        "on_conflict",
+        "payload_schema",
+        "token",
+    )
 
     def __init__(
         self,
@@ -235,6 +255,8 @@ class HookOperation(Operation):
         decode: Callable[[Any], Any],
         future: asyncio.Future[Any],
         payload_schema: dict[str, Any] | None = None,
+        on_conflict: OnConflict = "wait",
+        claimed: asyncio.Future[Any] | None = None,
     ) -> None:
         super().__init__(id, name, site, future)
         self.token = token
@@ -242,6 +264,8 @@ class HookOperation(Operation):
         self.expires = expires
         self.payload_schema = payload_schema
         self.decode = decode
+        self.on_conflict = on_conflict
+        self.claimed: Any = claimed
 
     def command(self) -> CreateHook:
         return CreateHook(
@@ -250,12 +274,24 @@ class HookOperation(Operation):
             metadata=self.metadata,
             expires_in=self.expires,
             payload_schema=self.payload_schema,
+            on_conflict=self.on_conflict,
+            acquire=self.claimed is not None,
         )
+
+    def cancel(self, reason: str | None) -> None:
+        super().cancel(reason)
+        if self.claimed is not None:
+            self.claimed.cancel(reason)
+
+    def records(self, event: FlowEventEnvelope) -> bool:
+        return event.type == HOOK_CONFLICTED or super().records(event)
 
     def closing(self) -> DisposeHook:
         return DisposeHook(hook_id=self.id)
 
     def difference(self, data: dict[str, Any]) -> str | None:
+        if "token" not in data:  # it was refused it
+            return None if self.on_conflict == "raise" else "was to give way to another hook"
         if data["token"] != self.token:
             return "has another token (redacted)"
         # Not the schema: another release of pydantic may say the same type in another way.
@@ -331,6 +367,7 @@ KINDS = {
     STEP_CREATED: "step",
     WAIT_CREATED: "timer",
     HOOK_CREATED: "hook",
+    HOOK_CONFLICTED: "hook",
     RUN_PROGRESS_RECORDED: "progress",
     RUN_ATTRIBUTES_SET: "attributes",
     PATCH_RECORDED: "patch",

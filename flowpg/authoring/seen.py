@@ -14,6 +14,7 @@ DECISIONS = frozenset(
         events.WAIT_CREATED,
         events.WAIT_CANCELLED,
         events.HOOK_CREATED,
+        events.HOOK_CONFLICTED,
         events.PATCH_RECORDED,
         events.RUN_ATTRIBUTES_SET,
         *events.TERMINAL_TYPES,

@@ -172,7 +172,18 @@ class RunTurns(RunCalls):
             self._run()
 
     def _recorded(self, event: FlowEventEnvelope) -> None:
+        if not self.claims.open and event.type != events.HOOK_CONFLICTED:
+            self.ledger.record(event)
+            return
+        while self.claims.never_recorded(event, self.snapshot.hooks):
+            self._run()
         self.ledger.record(event)
+        if event.type in _HOOKS:
+            self.claims.record(event)
+        for event in self.claims.tell():
+            # It was stored before it was delivered, so this time is final.
+            self._reach(event.recorded_at)
+            self._run()
 
     def _step_completed(self, event: FlowEventEnvelope) -> None:
         data = event.data
@@ -253,8 +264,7 @@ class RunTurns(RunCalls):
         # What the workflow itself did not wait for, such as a shielded step, is closed as well:
         # its outcome never comes. Whoever waits for it is told after the workflow was.
         for operation in closed:
-            if operation.future is not None and not operation.future.done():
-                operation.future.cancel(reason)
+            operation.cancel(reason)
         self._run()
 
     def _run(self) -> None:
@@ -274,12 +284,15 @@ class RunTurns(RunCalls):
         return (self.moment - self.started_at).total_seconds()
 
 
+_HOOKS = frozenset({events.HOOK_CREATED, events.HOOK_CONFLICTED})
+
 _DELIVERIES: dict[str, Callable[[RunTurns, FlowEventEnvelope], None]] = {
     events.RUN_CREATED: RunTurns._created,
     events.RUN_STARTED: RunTurns._started,
     events.STEP_CREATED: RunTurns._recorded,
     events.WAIT_CREATED: RunTurns._recorded,
     events.HOOK_CREATED: RunTurns._recorded,
+    events.HOOK_CONFLICTED: RunTurns._recorded,
     events.RUN_PROGRESS_RECORDED: RunTurns._recorded,
     events.RUN_ATTRIBUTES_SET: RunTurns._recorded,
     events.PATCH_RECORDED: RunTurns._recorded,

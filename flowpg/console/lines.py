@@ -18,7 +18,7 @@ from flowpg.model.inspection import (
     WorkflowRunSummary,
     WorkflowRunSuspension,
 )
-from flowpg.model.snapshot import WorkflowRunSnapshot
+from flowpg.model.snapshot import HookSnapshot, HookStatus, WorkflowRunSnapshot
 from flowpg.model.times import format_time
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")]
@@ -95,6 +95,21 @@ def wait_line(item: WorkflowRunSuspension, now: datetime, schema: Any = None) ->
     return f"{name} {item.subject_id}, {due} ({moment(item.due_at)})"
 
 
+def held_by(run_id: str | None, hook_id: str | None) -> str:
+    """Whose a token was that a hook was refused for."""
+    return f"token held by hook {hook_id} of run {run_id}"
+
+
+def refused(run: WorkflowRunSnapshot) -> list[HookSnapshot]:
+    """The hooks that were not opened, for another one held their token."""
+    return [hook for hook in run.hooks.values() if hook.status is HookStatus.CONFLICTED]
+
+
+def refused_line(hook: HookSnapshot) -> str:
+    """A hook that was not opened, and which one held its token then."""
+    return f"hook {hook.hook_id}, {held_by(hook.owner_run_id, hook.owner_hook_id)}"
+
+
 def detail(event: FlowEventEnvelope) -> str:
     """What an event says beside its subject, on one line: never a payload or a token."""
     data, parts = event.data, []
@@ -106,6 +121,8 @@ def detail(event: FlowEventEnvelope) -> str:
     if deadline is not None:
         verb = {events.STEP_RETRYING: "again at", events.HOOK_CREATED: "expires"}
         parts.append(f"{verb.get(event.type, 'due')} {moment(deadline)}")
+    if event.type == events.HOOK_CONFLICTED:
+        parts.append(held_by(data.get("owner_run_id"), data.get("owner_hook_id")))
     if event.type == events.RUN_TIMED_OUT:
         parts.append(f"deadline {data.get('deadline')}")
     parts += [_line(legible(str(data[name]))) for name in ("error", "reason") if data.get(name)]
@@ -159,6 +176,14 @@ def show_json(
                 "error": step.error,
             }
             for step in run.steps.values()
+        ],
+        "refused_hooks": [
+            {
+                "hook_id": hook.hook_id,
+                "owner_run_id": hook.owner_run_id,
+                "owner_hook_id": hook.owner_hook_id,
+            }
+            for hook in refused(run)
         ],
         "error": run.error,
         "output": run.output,

@@ -129,6 +129,7 @@ def show(
             ("waits for", lines.wait_line(item, now, lines.schema_of_wait(item, snapshot)))
             for item in waiting
         ),
+        *(("gave way", lines.refused_line(hook)) for hook in lines.refused(snapshot)),
         *((f"{name} =", jsontext.encode(value)) for name, value in row.attributes.items()),
         ("reason", reason),
         ("error", lines.legible(snapshot.error)),

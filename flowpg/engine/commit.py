@@ -19,6 +19,7 @@ from flowpg.errors import (
     FlowError,
     HookTokenConflict,
     InvalidTransition,
+    LeaseLost,
     RunNotFound,
     StoreUnavailable,
 )
@@ -152,6 +153,17 @@ class PatientStore:
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))
 
 
+def concede(tip: RunTip, result: AppendResult) -> bool:
+    """If an append was refused because of a hook whose command would rather know of the conflict
+    than wait for its end, put the conflict in its place and say that the append is to be repeated.
+    """
+    if result.outcome is not AppendOutcome.HOOK_TOKEN_CONFLICT:
+        return False
+    detail = result.detail
+    wanted = detail.get("requested_hook_id")
+    return wanted is not None and tip.concede_hook(wanted, detail["run_id"], detail["hook_id"])
+
+
 def fault_of(result: AppendResult, tip: RunTip) -> FlowError:
     """The error that a refused append of the tip's pending events amounts to."""
     detail = result.detail
@@ -163,6 +175,10 @@ def fault_of(result: AppendResult, tip: RunTip) -> FlowError:
             if event.type == HOOK_CREATED and wanted in (None, event.data["hook_id"])
         ]
         return HookTokenConflict(tokens[0] if tokens else "", detail["run_id"], detail["hook_id"])
+    if result.outcome is AppendOutcome.LEASE_LOST:
+        return LeaseLost(tip.run_id, detail["epoch"])
+    if result.outcome is AppendOutcome.RUN_NOT_FOUND:
+        return RunNotFound(tip.run_id)
     if result.outcome is AppendOutcome.LINK_NOT_FOUND:
         return RunNotFound(detail["flow_run_id"])
     return InvalidTransition(

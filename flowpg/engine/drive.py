@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from flowpg.engine.bell import Bell
-from flowpg.engine.commit import fault_of
+from flowpg.engine.commit import concede, fault_of
 from flowpg.engine.handlers import Settled, StepHandlers
 from flowpg.engine.launching import abandon_closed, launch
 from flowpg.engine.leaving import leave
@@ -28,7 +28,6 @@ from flowpg.errors import (
     LeaseLost,
     NonDeterministic,
     ReplayLimitExceeded,
-    RunNotFound,
     UnknownWorkflow,
 )
 from flowpg.model import events
@@ -329,7 +328,11 @@ class RunDrive:
         if not tip.pending and tip.terminal:
             self._owned = not await self._store.release(self._lease)
             return True
-        result = await self._store.append(tip, self._lease, release, () if tip.terminal else routed)
+        routed = () if tip.terminal else routed
+        result = await self._store.append(tip, self._lease, release, routed)
+        while concede(tip, result):
+            release, self._observed = False, 0  # it is news: the workflow is to be asked again
+            result = await self._store.append(tip, self._lease, release, routed)
         if not result.appended:
             self._refused(result)
             return False
@@ -360,16 +363,12 @@ class RunDrive:
     def _refused(self, result: AppendResult) -> None:
         """Learn from a refusal: the history is read again, what was settled is kept."""
         self._stale = True
-        match result.outcome:
-            case AppendOutcome.EVENT_CONFLICT | AppendOutcome.RUN_TERMINAL:
-                return
-            case AppendOutcome.LEASE_LOST:
-                self._owned = False
-                raise LeaseLost(self.run_id, self._lease.epoch)
-            case AppendOutcome.RUN_NOT_FOUND:
-                self._owned = False
-                raise RunNotFound(self.run_id)
+        if result.outcome in (AppendOutcome.EVENT_CONFLICT, AppendOutcome.RUN_TERMINAL):
+            return
         fault = fault_of(result, self._tip)
+        if result.outcome in (AppendOutcome.LEASE_LOST, AppendOutcome.RUN_NOT_FOUND):
+            self._owned = False
+            raise fault
         if self._stop is not None:
             raise fault
         self._halt(fault)

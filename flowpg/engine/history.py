@@ -53,6 +53,14 @@ class RunHistory(Sequence[FlowEventEnvelope]):
         self._pending = events
         self._provisional = now
 
+    def replace_pending(self, place: int) -> None:
+        """The pending event at ``place`` is another one now."""
+        if place < self._previewed:
+            event, at = self._pending[place], self._stored + place
+            self._all()[at] = _Driven(
+                self._run_id, at + 1, self._provisional, event.type, event.data
+            )
+
     def drop_pending(self) -> None:
         """What was pending will not be stored."""
         del self._made[len(self._made) - self._previewed :]

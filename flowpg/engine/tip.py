@@ -14,7 +14,14 @@ from time import monotonic
 from flowpg.engine.attempt_clock import Limits
 from flowpg.engine.history import RunHistory
 from flowpg.errors import InvalidTransition
-from flowpg.model.events import DEADLINE_FIELDS, STEP_CREATED, STEP_STARTED, NewEvent
+from flowpg.model.events import (
+    DEADLINE_FIELDS,
+    HOOK_CREATED,
+    STEP_CREATED,
+    STEP_STARTED,
+    NewEvent,
+    hook_conflicted,
+)
 from flowpg.model.records import LoadedRun
 from flowpg.model.snapshot import TERMINAL_STATUSES, StepSnapshot, WorkflowRunSnapshot
 from flowpg.replay import projection
@@ -125,6 +132,20 @@ class RunTip:
             projection.fold_new(self.snapshot, events, self._now)
             self.pending += events
             self.history.pend(self.pending, self._now)
+
+    def concede_hook(self, hook_id: str, owner_run_id: str, owner_hook_id: str) -> bool:
+        """Replace the pending event of a hook by that of its conflict with the hook that holds its
+        token. False if no such hook is pending, or if it is to wait for the token."""
+        for place, event in enumerate(self.pending):
+            if event.type == HOOK_CREATED and event.data["hook_id"] == hook_id:
+                if event.data.get("on_conflict") != "raise":
+                    return False
+                conflict = hook_conflicted(hook_id, owner_run_id, owner_hook_id)
+                self.pending[place] = conflict
+                projection.concede_hook(self.snapshot, conflict.data)
+                self.history.replace_pending(place)
+                return True
+        return False
 
     def drop_pending(self) -> None:
         """Store nothing of what was folded: the tip can only be loaded again after that."""

@@ -144,11 +144,18 @@ class WaitUntil(_Command):
     delay: timedelta | None = None
 
 
+OnConflict = Literal["wait", "raise"]
+"""What becomes of a hook whose token is held by another active hook. ``wait``: the run is blocked,
+says so, and goes on by itself once the token is free. ``raise``: the conflict is recorded."""
+
+
 class CreateHook(_Command):
     """Suspend until someone answers under ``token``; disposed after ``expires_in``, if given.
 
     ``payload_schema`` is a JSON Schema, which whoever answers is held to. It may be another in a
     later replay: the one that was recorded holds.
+    ``on_conflict`` says what becomes of it if the token is taken. ``acquire`` asks the workflow
+    again as soon as the hook is recorded: it goes on, now that the token is its own.
     """
 
     type: Literal["create_hook"] = "create_hook"
@@ -157,6 +164,8 @@ class CreateHook(_Command):
     metadata: Any = None
     expires_in: timedelta | None = None
     payload_schema: dict[str, Any] | None = Field(default=None, repr=False)
+    on_conflict: OnConflict = "wait"
+    acquire: bool = False
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         yield "hook_id", self.hook_id

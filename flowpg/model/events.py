@@ -44,6 +44,7 @@ WAIT_CREATED = "wait_created"
 WAIT_COMPLETED = "wait_completed"
 WAIT_CANCELLED = "wait_cancelled"
 HOOK_CREATED = "hook_created"
+HOOK_CONFLICTED = "hook_conflicted"
 HOOK_RECEIVED = "hook_received"
 HOOK_DISPOSED = "hook_disposed"
 
@@ -83,6 +84,7 @@ EVENT_KEYS = {
     WAIT_COMPLETED: "flow.wait.completed",
     WAIT_CANCELLED: "flow.wait.cancelled",
     HOOK_CREATED: "flow.hook.created",
+    HOOK_CONFLICTED: "flow.hook.conflicted",
     HOOK_RECEIVED: "flow.hook.received",
     HOOK_DISPOSED: "flow.hook.disposed",
 }
@@ -372,13 +374,23 @@ def hook_created(
     *,
     expires_in: timedelta | None = None,
     payload_schema: dict[str, Any] | None = None,
+    on_conflict: str = "wait",
 ) -> NewEvent:
     """A callback is awaited under ``token``; it is disposed ``expires_in`` later, if given. It is
-    to fit ``payload_schema``, if there is one."""
+    to fit ``payload_schema``, if there is one. ``on_conflict`` is what was to happen if the token
+    was taken."""
     data = {"hook_id": hook_id, "token": token, "metadata": metadata}
     if payload_schema is not None:
         data["payload_schema"] = payload_schema
+    if on_conflict != "wait":
+        data["on_conflict"] = on_conflict
     return NewEvent(HOOK_CREATED, data, due_in=expires_in)
+
+
+def hook_conflicted(hook_id: str, owner_run_id: str, owner_hook_id: str) -> NewEvent:
+    """The hook was not opened: its token, which is not told, is held by an active hook."""
+    data = {"hook_id": hook_id, "owner_run_id": owner_run_id, "owner_hook_id": owner_hook_id}
+    return NewEvent(HOOK_CONFLICTED, data)
 
 
 def hook_disposed(hook_id: str) -> NewEvent:

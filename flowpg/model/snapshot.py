@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flowpg.errors import HookTokenConflict
 from flowpg.model.decoding import decode_as
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.retry import RetryPolicy
@@ -74,6 +75,8 @@ class HookStatus(StrEnum):
     RECEIVED = "received"
     DISPOSED = "disposed"
     CANCELLED = "cancelled"
+    CONFLICTED = "conflicted"
+    """It was never opened: its token was held by another hook."""
 
 
 @dataclass(slots=True)
@@ -142,7 +145,11 @@ class WaitSnapshot:
 
 @dataclass(slots=True)
 class HookSnapshot:
-    """One hook, with the payload it received."""
+    """One hook, with the payload it received.
+
+    One that is conflicted has no token and no metadata, for the history has none of them; the
+    ``owner_...`` say which hook held its token then.
+    """
 
     hook_id: str
     token: str = field(repr=False)
@@ -152,6 +159,9 @@ class HookSnapshot:
     expires_at: datetime | None = None
     payload_schema: Any = field(default=None, repr=False)
     """JSON Schema of the answer; None where the workflow did not say what it waits for."""
+    on_conflict: str = "wait"
+    owner_run_id: str | None = None
+    owner_hook_id: str | None = None
 
     def metadata_as(self, kind: type[T]) -> T:
         """The metadata validated as ``kind``; SerializationError if it does not fit."""
@@ -162,8 +172,8 @@ class HookSnapshot:
         return decode_as(self.payload, kind, f"the payload of hook {self.hook_id!r}")
 
     def wire(self) -> dict[str, Any]:
-        """The JSON object of this hook, its token included; the schema is left out where it has
-        none."""
+        """The JSON object of this hook, its token included; the schema, and what is about
+        conflicts, are left out where there is nothing to say."""
         shape = {
             "hook_id": self.hook_id,
             "token": self.token,
@@ -174,7 +184,19 @@ class HookSnapshot:
         }
         if self.payload_schema is not None:
             shape["payload_schema"] = self.payload_schema
+        if self.on_conflict != "wait":
+            shape["on_conflict"] = self.on_conflict
+        if self.status is HookStatus.CONFLICTED:
+            shape["owner_run_id"] = self.owner_run_id
+            shape["owner_hook_id"] = self.owner_hook_id
         return shape
+
+
+def conflict_of(hook: HookSnapshot) -> HookTokenConflict | None:
+    """The error of a hook that was refused its token, without the token; None if it was not."""
+    if hook.status is not HookStatus.CONFLICTED:
+        return None
+    return HookTokenConflict("", hook.owner_run_id or "", hook.owner_hook_id or "")
 
 
 @dataclass(slots=True)

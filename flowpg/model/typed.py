@@ -272,6 +272,16 @@ class HookCreated(_Event):
     metadata: Json
     expires_at: Moment | None = None
     payload_schema: Json = None
+    on_conflict: Literal["wait", "raise"] = "wait"
+
+
+class HookConflicted(_Event):
+    """A hook was not opened, for its token was held by an active hook."""
+
+    type: Literal["hook_conflicted"] = "hook_conflicted"
+    hook_id: str
+    owner_run_id: str
+    owner_hook_id: str
 
 
 class HookReceived(_Event):
@@ -314,6 +324,7 @@ FlowEvent = Annotated[
     | WaitCompleted
     | WaitCancelled
     | HookCreated
+    | HookConflicted
     | HookReceived
     | HookDisposed,
     Field(discriminator="type"),

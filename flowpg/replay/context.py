@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from flowpg.errors import InvalidTransition
+from flowpg.errors import HookTokenConflict, InvalidTransition
 from flowpg.model.commands import (
     Cancel,
     CancelStep,
@@ -23,6 +23,7 @@ from flowpg.model.commands import (
     DisposeHook,
     Fail,
     LinkChildOperation,
+    OnConflict,
     RecordPatch,
     RecordProgress,
     ScheduleStep,
@@ -49,6 +50,7 @@ from flowpg.model.snapshot import (
     StepSnapshot,
     StepStatus,
     WaitStatus,
+    conflict_of,
 )
 from flowpg.model.spec import WorkflowSpec
 from flowpg.model.timeouts import StepTimeouts
@@ -215,6 +217,16 @@ class WorkflowContext:
         hook = self._run.hooks.get(hook_id)
         return hook is not None and hook.status is HookStatus.DISPOSED
 
+    def hook_active(self, hook_id: str) -> bool:
+        """Whether the hook is open: its token is this run's, and nobody has answered it yet."""
+        return hook_id in self._run.open.hooks
+
+    def hook_conflict(self, hook_id: str) -> HookTokenConflict | None:
+        """Who held the token of a hook that was created with ``on_conflict="raise"`` and refused
+        for it, as an error that may be raised; None for any other hook."""
+        hook = self._run.hooks.get(hook_id)
+        return None if hook is None else conflict_of(hook)
+
     # -- commands: work -------------------------------------------------------------------------
 
     def step(
@@ -273,10 +285,17 @@ class WorkflowContext:
         metadata: Any = None,
         expires_in: timedelta | None = None,
         kind: Any = Any,
+        on_conflict: OnConflict = "wait",
+        acquire: bool = False,
     ) -> CreateHook:
         """Suspend until someone answers under ``token``, which must be a secret of its own;
         ``metadata`` is a HookMetadata or any JSON value and must not hold the token. An answer
-        that cannot be read as ``kind`` is refused to whoever sends it."""
+        that cannot be read as ``kind`` is refused to whoever sends it.
+
+        If another hook holds the token, the run is blocked until it is free, or, with ``raise``,
+        asked again with a ``hook_conflict``. ``acquire`` has it asked again too if it gets the
+        token, to go on with the hook open (``hook_active``): a lock.
+        """
         if isinstance(metadata, HookMetadata):
             metadata = metadata.wire()
         return CreateHook(
@@ -285,6 +304,8 @@ class WorkflowContext:
             metadata=metadata,
             expires_in=expires_in,
             payload_schema=schema_of(kind),
+            on_conflict=on_conflict,
+            acquire=acquire,
         )
 
     def record_progress(self, progress: WorkflowProgress) -> RecordProgress:

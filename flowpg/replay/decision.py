@@ -269,6 +269,7 @@ class _Planner:
         hook = self.run.hooks.get(hook_id)
         if hook is None:
             self.emit(definitions.new_hook(command, self.now))
+            self.plan.news |= command.acquire
         else:
             validation.check_hook(self.replay, hook, command)
             if hook.status is HookStatus.CANCELLED:

@@ -66,12 +66,20 @@ def new_hook(command: CreateHook, now: datetime) -> NewEvent:
     check_token(command.token)
     expiry = _span(command.expires_in, now, f"hook {command.hook_id!r}")
     _, metadata = jsontext.stored(command.metadata, "the metadata of a hook")
-    plain = events.hook_created(command.hook_id, command.token, metadata, expires_in=expiry)
+    policy = command.on_conflict
+    plain = events.hook_created(
+        command.hook_id, command.token, metadata, expires_in=expiry, on_conflict=policy
+    )
     if command.payload_schema is None:
         return plain
     _, schema = jsontext.stored(command.payload_schema, "the payload schema of a hook")
     event = events.hook_created(
-        command.hook_id, command.token, metadata, expires_in=expiry, payload_schema=schema
+        command.hook_id,
+        command.token,
+        metadata,
+        expires_in=expiry,
+        payload_schema=schema,
+        on_conflict=policy,
     )
     # It is a help for others, and no reason to refuse a hook.
     return event if len(event.payload().encode()) <= limits.most else plain

@@ -7,6 +7,7 @@ from typing import Any
 
 from flowpg.errors import InvalidTransition
 from flowpg.model.events import (
+    HOOK_CONFLICTED,
     HOOK_CREATED,
     HOOK_DISPOSED,
     HOOK_RECEIVED,
@@ -65,14 +66,44 @@ def _hook_created(run: WorkflowRunSnapshot, data: Data, at: datetime, due: datet
     token = members.text(data, "token")
     metadata = members.anything(data, "metadata")
     expires_at = members.deadline(data, "expires_at", due)
-    if hook_id in run.hooks:
-        raise InvalidTransition(f"hook {hook_id!r} exists already")
-    hook = HookSnapshot(hook_id, token, metadata, expires_at=expires_at)
+    on_conflict = data.get("on_conflict", "wait")
+    if on_conflict not in ("wait", "raise"):
+        raise members.wrong("on_conflict", "wait or raise, or not there")
+    _refuse_known(run, hook_id)
+    hook = HookSnapshot(hook_id, token, metadata, expires_at=expires_at, on_conflict=on_conflict)
     # For those who answer; whatever it is, the run goes on.
     hook.payload_schema = data.get("payload_schema")
     run.hooks[hook_id] = run.open.hooks[hook_id] = hook
     if expires_at is not None:
         run.open.timed_hooks[hook_id] = hook
+
+
+def _hook_conflicted(
+    run: WorkflowRunSnapshot, data: Data, at: datetime, due: datetime | None
+) -> None:
+    hook_id = members.text(data, "hook_id")
+    owner_run_id = members.text(data, "owner_run_id")
+    owner_hook_id = members.text(data, "owner_hook_id")
+    _refuse_known(run, hook_id)
+    run.hooks[hook_id] = _refused(hook_id, owner_run_id, owner_hook_id)
+
+
+def _refused(hook_id: str, owner_run_id: str, owner_hook_id: str) -> HookSnapshot:
+    hook = HookSnapshot(hook_id, "", None, HookStatus.CONFLICTED, on_conflict="raise")
+    hook.owner_run_id, hook.owner_hook_id = owner_run_id, owner_hook_id
+    return hook
+
+
+def concede(run: WorkflowRunSnapshot, conflict: Data) -> None:
+    """A hook that was folded as opened, and is not stored yet, was refused its token instead."""
+    hook_id = conflict["hook_id"]
+    _close(run, run.hooks[hook_id])
+    run.hooks[hook_id] = _refused(hook_id, conflict["owner_run_id"], conflict["owner_hook_id"])
+
+
+def _refuse_known(run: WorkflowRunSnapshot, hook_id: str) -> None:
+    if hook_id in run.hooks:
+        raise InvalidTransition(f"hook {hook_id!r} exists already")
 
 
 def _hook_received(
@@ -113,6 +144,7 @@ FOLDS: dict[str, Fold] = {
     WAIT_COMPLETED: _wait_completed,
     WAIT_CANCELLED: _wait_cancelled,
     HOOK_CREATED: _hook_created,
+    HOOK_CONFLICTED: _hook_conflicted,
     HOOK_RECEIVED: _hook_received,
     HOOK_DISPOSED: _hook_disposed,
 }

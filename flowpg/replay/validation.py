@@ -12,7 +12,7 @@ from flowpg.model import jsontext
 from flowpg.model.commands import CreateHook, RuntimeCommand, StepCommand
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.sizes import is_omitted
-from flowpg.model.snapshot import HookSnapshot, StepSnapshot, WorkflowRunSnapshot
+from flowpg.model.snapshot import HookSnapshot, HookStatus, StepSnapshot, WorkflowRunSnapshot
 from flowpg.model.timeouts import same_timeouts
 
 MAX_SHOWN = 200
@@ -36,7 +36,7 @@ class Replay:
     def secrets(self) -> list[str]:
         """Every hook token that either side knows: a token stands not only in its hook; a step
         mails it, a report or a link tells of it. The longest first: one may be part of another."""
-        found = {hook.token for hook in self.run.hooks.values()}
+        found = {hook.token for hook in self.run.hooks.values() if hook.token}
         found.update(c.token for c in self.commands if isinstance(c, CreateHook))
         return sorted(found, key=len, reverse=True)
 
@@ -57,8 +57,14 @@ def check_step(replay: Replay, step: StepSnapshot, command: StepCommand) -> None
 
 
 def check_hook(replay: Replay, hook: HookSnapshot, command: CreateHook) -> None:
-    """NonDeterministic if the token or the metadata differ; an expiry may be recomputed freely."""
+    """NonDeterministic if the token or the metadata differ; an expiry may be recomputed freely. Of
+    a hook that was refused its token the history knows only that it was to be refused it."""
     what = f"hook {hook.hook_id!r}"
+    if hook.status is HookStatus.CONFLICTED:
+        if command.on_conflict != "raise":
+            sides = hook.on_conflict, command.on_conflict
+            raise _told(replay, f"{what} has another on_conflict", *sides)
+        return
     if hook.token != command.token:
         raise NonDeterministic(
             replay.run.run_id, f"{what} has another token: history={REDACTED}; replay={REDACTED}"

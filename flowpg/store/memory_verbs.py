@@ -242,6 +242,8 @@ def _hook(run: Run, hook_id: str) -> HookSnapshot:
 
 
 def _refuse_closed(run: Run, hook: HookSnapshot) -> None:
+    if hook.status is HookStatus.CONFLICTED:
+        raise HookConflict(run.run_id, hook.hook_id, "its token belonged to another hook")
     if run.terminal:
         raise RunTerminal(run.run_id, run.status.value)
     if hook.status is HookStatus.CANCELLED:

@@ -24,6 +24,7 @@ from flowpg.authoring import (
     uuid4,
 )
 from flowpg.authoring.workflows import Workflow
+from flowpg.errors import HookTokenConflict
 from flowpg.model.events import HOOK_CREATED, FlowEventEnvelope
 from flowpg.testing.environment import WorkflowEnvironment
 from flowpg.testing.faults import Fault, Faults, Interference, Mishap
@@ -42,7 +43,7 @@ class Program:
 
 LEAVES = ("step", "sleep", "fail", "yield", "hook", "note", "patch")
 OF_SEVERAL = ("sequence", "gather", "group", "race", "background", "completed")
-OF_ONE = ("timeout", "wait_for", "cleanup", "lock", "shield", "caught", "stubborn")
+OF_ONE = ("timeout", "wait_for", "cleanup", "lock", "claim", "shield", "caught", "stubborn")
 
 
 def programs(max_leaves: int = 12) -> st.SearchStrategy[Program]:
@@ -148,6 +149,13 @@ def declare(app: FlowApp, program: Program) -> Workflow[[], list[Any]]:
                         return None
                     async with lock:
                         return await part(parts[0])
+                case "claim":
+                    number += 1
+                    try:
+                        async with hook(f"hook {number}", token=f"claim {n % 2}"):
+                            return await part(parts[0])
+                    except HookTokenConflict as taken:
+                        return f"taken by {taken.hook_id}"
                 case "cleanup":
                     try:
                         return await part(parts[0])

@@ -26,7 +26,9 @@ from flowpg.replay.runtime import FlowRuntime, WorkflowInvocation
 History = Path | str | Iterable[FlowEventEnvelope]
 """A file of JSON lines, their text, or the events themselves."""
 
-_DECIDED = frozenset({events.STEP_CREATED, events.WAIT_CREATED, events.HOOK_CREATED})
+_DECIDED = frozenset(
+    {events.STEP_CREATED, events.WAIT_CREATED, events.HOOK_CREATED, events.HOOK_CONFLICTED}
+)
 
 
 async def replay(runtime: FlowRuntime, history: History) -> Rehearsal:
@@ -101,6 +103,10 @@ async def _repeats(
 
 
 def _same(found: NewEvent, event: FlowEventEnvelope) -> bool:
+    if event.type == events.HOOK_CONFLICTED:
+        # What the store made of a hook that was to give way.
+        wanted = found.type == events.HOOK_CREATED and found.data.get("on_conflict") == "raise"
+        return wanted and found.subject == event.subject
     if (found.type, found.subject) != (event.type, event.subject):
         return False
     deadline = DEADLINE_FIELDS.get(event.type)

@@ -835,8 +835,8 @@ CREATE TABLE flow_event_log (
 CREATE INDEX flow_event_log_subject_idx ON flow_event_log (run_id, subject_id)
     WHERE event_type IN (
         'wait_created', 'wait_completed', 'hook_created', 'hook_received', 'hook_disposed',
-        'run_progress_recorded', 'child_operation_linked', 'run_cancellation_requested',
-        'signal_received', 'update_applied');
+        'hook_conflicted', 'run_progress_recorded', 'child_operation_linked',
+        'run_cancellation_requested', 'signal_received', 'update_applied');
 
 COMMENT ON TABLE flow_event_log
     IS 'The event streams of all runs, append-only, a row an event or a bundle of step events; '
@@ -1982,7 +1982,7 @@ COMMENT ON TYPE flow_run_change IS 'What one append does to the row of one run.'
 --    4  creates a hook                    8  settles a wait or a hook
 --   16  asks for cancellation            32  ends the run
 --   64  creates the run                 128  starts the run
---  256  sets attributes of the run
+--  256  sets attributes of the run    512  says that a hook was not created
 -- Arguments: p_event_type, null for a bundle of step events; p_has_due (whether it carries a
 --   deadline). The frequent types come first.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
@@ -2003,6 +2003,7 @@ RETURN CASE p_event_type
     WHEN 'hook_created' THEN CASE WHEN p_has_due THEN 6 ELSE 4 END
     WHEN 'hook_received' THEN 8
     WHEN 'hook_disposed' THEN 8
+    WHEN 'hook_conflicted' THEN 512
     WHEN 'step_failed' THEN 1
     WHEN 'step_non_retryable' THEN 1
     WHEN 'step_cancelled' THEN 1
@@ -2182,10 +2183,11 @@ COMMENT ON FUNCTION flow_raise_token_conflict(text, text, text, text) IS 'Raises
 -- flow_project_hooks: brings flow_active_hooks up to date with newly stored events.
 -- Arguments: p_events, all of them; p_flags, the union of their flow_event_flags.
 --   Only the last event about a hook counts: a hook that is created and settled in the same append
---   leaves no row, and one created after a cancellation request stays.
+--   leaves no row, and one created after a cancellation request stays. A hook that was refused its
+--   token has no row: the history alone knows of it.
 -- Locks, in order: token locks, sorted; then rows. The run locks are the caller's.
 -- SQLSTATEs: WF005 the token belongs to another active hook; WF009 the hook is active with another
---   token. Callers: internal.
+--   token, or is said to be refused its token although it was created. Callers: internal.
 CREATE FUNCTION flow_project_hooks(p_events flow_event_fact[], p_flags integer) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -2199,6 +2201,21 @@ DECLARE
     v_events flow_event_fact[];
     v_clash record;
 BEGIN
+    IF p_flags & 512 <> 0 THEN
+        SELECT e.run_id, e.subject_id AS hook_id INTO v_clash
+          FROM unnest(p_events) AS e
+         WHERE e.event_type = 'hook_conflicted'
+           AND EXISTS (
+                SELECT FROM flow_event_log AS l
+                 WHERE l.run_id = e.run_id AND l.subject_id = e.subject_id
+                   AND l.event_type IN ('hook_created', 'hook_conflicted')
+                   AND l.sequence < e.sequence)
+         LIMIT 1;
+        IF FOUND THEN
+            PERFORM flow_raise_transition(v_clash.run_id,
+                format('hook %s exists already', v_clash.hook_id));
+        END IF;
+    END IF;
     IF p_flags & 48 <> 0 THEN
         DELETE FROM flow_active_hooks AS h
               USING unnest(p_events) AS e
@@ -2695,7 +2712,7 @@ BEGIN
     END IF;
 
     PERFORM pg_try_advisory_xact_lock(flow_run_key(i.run_id)) FROM unnest(v_run_ids) AS i (run_id);
-    IF v_flags & 60 <> 0 THEN
+    IF v_flags & 572 <> 0 THEN
         PERFORM flow_project_hooks(p_events, v_flags);
     END IF;
     IF v_flags & 59 <> 0 THEN
@@ -4464,7 +4481,7 @@ BEGIN
     SELECT e.event_type, e.payload INTO v_last
       FROM flow_event_log AS e
      WHERE e.run_id = p_run_id AND e.subject_id = p_hook_id
-       AND e.event_type IN ('hook_created', 'hook_received', 'hook_disposed')
+       AND e.event_type IN ('hook_created', 'hook_received', 'hook_disposed', 'hook_conflicted')
      ORDER BY e.sequence DESC
      LIMIT 1;
     IF v_last.event_type = 'hook_received' AND p_payload IS NOT NULL
@@ -4480,6 +4497,7 @@ BEGIN
             THEN 'it was answered with another payload'
         WHEN v_last.event_type = 'hook_received' THEN 'it was answered'
         WHEN v_last.event_type = 'hook_disposed' THEN 'it was disposed'
+        WHEN v_last.event_type = 'hook_conflicted' THEN 'its token belonged to another hook'
         WHEN v_last.event_type = 'hook_created' AND NOT flow_is_terminal(v_status)
             THEN 'it was cancelled'
     END;

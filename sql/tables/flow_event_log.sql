@@ -31,8 +31,8 @@ CREATE TABLE flow_event_log (
 CREATE INDEX flow_event_log_subject_idx ON flow_event_log (run_id, subject_id)
     WHERE event_type IN (
         'wait_created', 'wait_completed', 'hook_created', 'hook_received', 'hook_disposed',
-        'run_progress_recorded', 'child_operation_linked', 'run_cancellation_requested',
-        'signal_received', 'update_applied');
+        'hook_conflicted', 'run_progress_recorded', 'child_operation_linked',
+        'run_cancellation_requested', 'signal_received', 'update_applied');
 
 COMMENT ON TABLE flow_event_log
     IS 'The event streams of all runs, append-only, a row an event or a bundle of step events; '

@@ -85,7 +85,8 @@ class WrittenByHand:
         if not ctx.wait_completed("sleep#6"):
             return ctx.sleep("sleep#6", timedelta(seconds=2))
         if not ctx.hook_received("approval"):
-            return ctx.create_hook("approval", f"approve {invoice}", {"invoice": invoice})
+            asked = {"invoice": invoice}
+            return ctx.create_hook("approval", f"approve {invoice}", asked, on_conflict="raise")
         ok = all(map(ctx.step_output, checks)) and ctx.hook_payload("approval")["ok"]
         return ctx.complete({"entry": ctx.step_output("post#5"), "ok": ok})
 
@@ -193,7 +194,7 @@ class RacingByHand:
             fresh = ctx.set_attributes({"invoice": invoice})
             return (timeout, load) if ctx.attributes else (fresh, timeout, load)
         deadline = ctx.sleep("sleep#3", timedelta(seconds=5))
-        ask = ctx.create_hook("approval", f"approve {invoice}")
+        ask = ctx.create_hook("approval", f"approve {invoice}", on_conflict="raise")
         if not ctx.patched("ask"):
             return ctx.cancel_wait("sleep#1"), ctx.record_patch("ask"), deadline, ask
         if not ctx.wait_completed("sleep#3"):

@@ -113,6 +113,8 @@ async def checkout(order_id: str, cents: int = 5) -> Receipt:
     assert_type(await hook("approval", Approval), Approval)
     assert_type(await asyncio.wait_for(hook("number", int), 5), int)
     assert_type(await hook("anything"), Any)
+    async with hook("lock", bool, token="t", on_conflict="wait") as lock:
+        assert_type(await lock, bool)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(charge("x", 1))
     assert_type(task.result(), Receipt)

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import flowpg.sync
-from flowpg import FlowApp, PayloadTooLarge, Retry, hook
+from flowpg import FlowApp, HookTokenConflict, PayloadTooLarge, Retry, hook
 from flowpg.authoring.context import (
     now,
     patched,
@@ -253,6 +253,42 @@ async def too_large() -> list[Any]:
     return [*seen, now()]
 
 
+@app.workflow
+async def beside() -> list[Any]:
+    """Hooks with tokens beside other work, and one that is given up in the turn of its block. Its
+    history is of the time before there were conflicts, when blocks were entered at once."""
+
+    async def asks(n: int) -> int:
+        async with hook(f"ask {n}", int, token=f"ask {n}") as ask:
+            await book(LINE, n)
+            return await ask
+
+    async with hook("never mind", token="never mind"):
+        pass
+    return list(await asyncio.gather(asks(1), book(LINE, 3), asks(2), asyncio.sleep(5, "slept")))
+
+
+@app.workflow
+async def taken() -> list[Any]:
+    """Tokens that are taken, by a hook of the same run."""
+    seen: list[Any] = []
+
+    async def claims(name: str, seconds: float) -> str:
+        try:
+            async with hook(name, token="the only one"):
+                await asyncio.sleep(seconds)
+                return f"{name} had it"
+        except HookTokenConflict as conflict:
+            await book(LINE, len(seen))
+            return f"{name} gave way to {conflict.hook_id} of {conflict.run_id}"
+
+    async with hook("outer", str, token="another") as outer:
+        both = claims("first", 60), claims("second", 60)
+        seen += await asyncio.gather(*both, hook("third", token="another"), return_exceptions=True)
+        seen += await asyncio.gather(claims("fourth", 7200), outer, book(LINE, 1))
+    return seen
+
+
 Scenario = Callable[[WorkflowEnvironment, TestedRun[Any]], Awaitable[None]]
 
 
@@ -266,6 +302,15 @@ async def _approve(env: WorkflowEnvironment, run: TestedRun[Any]) -> None:
 async def _call_off(env: WorkflowEnvironment, run: TestedRun[Any]) -> None:
     await env.advance(timedelta(minutes=1))
     await run.cancel("not any more")
+
+
+async def _answer_both(env: WorkflowEnvironment, run: TestedRun[Any]) -> None:
+    env.after(timedelta(minutes=1), lambda: run.answer("ask 2", 2))
+    env.after(timedelta(minutes=2), lambda: run.answer("ask 1", 1))
+
+
+async def _answer_outer(env: WorkflowEnvironment, run: TestedRun[Any]) -> None:
+    env.after(timedelta(hours=1), lambda: run.answer("outer", "out"))
 
 
 async def _say_ok(env: WorkflowEnvironment, run: TestedRun[Any]) -> None:
@@ -283,4 +328,6 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], Scenario]] = {
     "too-large": (too_large, (), _nothing),
     "plainly": (plainly, (LINE,), _say_ok),
     "contended": (contended, (), _nothing),
+    "beside": (beside, (), _answer_both),
+    "taken": (taken, (), _answer_outer),
 }

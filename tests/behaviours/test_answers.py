@@ -141,7 +141,7 @@ async def test_of_two_runs_with_one_token_the_second_waits_visibly_and_goes_on_w
 
     @app.workflow
     async def main(name: str) -> str:
-        async with hook("mutex", str, token=SECRET) as mutex:
+        async with hook("mutex", str, token=SECRET, on_conflict="wait") as mutex:
             return f"{name}: {await mutex}"
 
     engine = await engine_store.engine(app)

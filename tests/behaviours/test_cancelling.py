@@ -224,9 +224,10 @@ async def test_a_request_ends_a_run_that_is_blocked_too(why: str) -> None:
         if why == "no such step":
             await work()
         elif why == "token taken":
-            await hook("go", token="taken")
+            await hook("go", token="taken", on_conflict="wait")
         else:
-            await asyncio.gather(hook("a", token="twice"), hook("b", token="twice"))
+            second = hook("b", token="twice", on_conflict="wait")
+            await asyncio.gather(hook("a", token="twice", on_conflict="wait"), second)
 
     lacking.workflows = app.workflows
     runtime = lacking if why == "no such step" else app

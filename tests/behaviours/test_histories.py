@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from flowpg import dump_history, load_history
+from flowpg import FlowEngine, InMemoryEventStore, dump_history, load_history
+from flowpg.model import jsontext
 from flowpg.replay.projection import project
 from flowpg.testing import Fault, WorkflowEnvironment, every_fault, replay
 from tests.behaviours.programs import PROGRAMS, app
@@ -79,3 +80,22 @@ def test_histories_are_the_same_under_every_hash_seed_and_zone_kept_and_replayed
         assert done.stdout[:half] == done.stdout[half:]
         seen.add(done.stdout)
     assert len(seen) == 1
+
+
+async def test_a_run_that_began_before_there_were_conflicts_goes_on_from_wherever_it_is() -> None:
+    kept = load_history((HISTORIES / "beside.jsonl").read_text())
+    outcomes = {"step_retrying", "step_completed", "wait_completed", "hook_received"}
+    for upto in [2, *(at for at, event in enumerate(kept) if event.type in outcomes)]:
+        store = InMemoryEventStore(clock=lambda at=kept[upto - 1].recorded_at: at)  # type: ignore[misc]
+        await store.import_history(kept[:upto])
+        async with FlowEngine(store, app) as engine:
+            while not (run := await engine.drive("beside")).terminal:
+                wakeup = await store.next_wakeup()
+                if wakeup is not None:
+                    store.advance(wakeup.due_at - await store.now())
+                else:
+                    hook_id = list(run.open.hooks)[-1]
+                    await engine.resume_hook("beside", hook_id, int(hook_id[-1]), drive=False)
+            assert jsontext.equal(run.output, kept[-1].data["output"]), upto
+            # What was decided under the old rule stands, whatever is decided under the new one.
+            await replay(app, await engine.history("beside"))

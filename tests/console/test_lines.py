@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from flowpg import FlowApp, hook
+from flowpg import FlowApp, HookTokenConflict, hook
 from flowpg.console import lines
 from flowpg.console.expected import in_short
 from flowpg.console.main import app
@@ -181,6 +181,32 @@ async def test_a_cancelled_run_says_why(postgres_only: EngineStore, direct_dsn: 
     await engine.force_cancel("order-1", "the customer left")
     assert "the customer left" in said(direct_dsn, "show", "order-1")
     assert "the customer left" in said(direct_dsn, "history", "order-1")
+
+
+async def test_who_held_the_token_of_a_hook_that_gave_way_is_shown_and_the_token_is_not(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    app_ = FlowApp("locks")
+
+    @app_.workflow
+    async def main() -> str:
+        try:
+            return await hook("lock", str, token="s3cret")
+        except HookTokenConflict:
+            return await hook("other", str)
+
+    engine = await postgres_only.engine(app_)
+    for run_id in ("owner", "loser"):
+        await engine.start_with_id(run_id, main.spec, main.input())
+    shown, told = said(direct_dsn, "show", "loser"), said(direct_dsn, "history", "loser")
+    assert "gave way  hook lock, token held by hook lock of run owner" in shown
+    assert "token held by hook lock of run owner" in told
+    found = json.loads(said(direct_dsn, "show", "loser", "--json"))
+    assert found["refused_hooks"] == [
+        {"hook_id": "lock", "owner_run_id": "owner", "owner_hook_id": "lock"}
+    ]
+    assert "gave way" not in said(direct_dsn, "show", "owner")
+    assert "s3cret" not in shown + told + json.dumps(found)
 
 
 async def test_show_says_who_drives_a_run_and_whose_lease_ran_out(

@@ -41,6 +41,21 @@ def test_an_event_that_was_read_while_pending_stays_the_same_object() -> None:
     assert len(history[1:]) == len(STEPS)
 
 
+def test_a_pending_event_may_give_way_to_another_whether_it_was_read_or_not() -> None:
+    for read in (False, True):
+        history, pending = created(), [*STEPS]
+        history.pend(pending, NOW)
+        if read:
+            assert len(history[1:]) == len(STEPS)
+        others = history[1] if read else None
+        pending[1] = events.hook_conflicted("h", "owner", "theirs")
+        history.replace_pending(1)
+        assert [event.subject for event in history[1:]] == ["s0", "h", "s2"]
+        history.stored(LATER)
+        assert seen(history)[2] == (3, "h", LATER)
+        assert not read or history[1] is others
+
+
 def test_unread_events_of_many_appends_come_in_order() -> None:
     history = created()
     for step in STEPS:

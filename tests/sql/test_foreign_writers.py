@@ -220,6 +220,24 @@ def test_a_token_that_is_taken_is_refused_without_being_shown(db: Database) -> N
     assert "secret" not in (caught.value.diag.message_detail or "")
 
 
+def test_a_hook_that_was_refused_its_token_has_no_row_and_is_none_that_was_created(
+    db: Database,
+) -> None:
+    begin(db)
+    insert(db, "r", 3, "hook_created", "open", payload={"token": "secret"})
+    insert(db, "r", 4, "hook_created", "shut", payload={"token": "secret2"})
+    insert(db, "r", 5, "hook_disposed", "shut")
+    owner = {"owner_run_id": "r", "owner_hook_id": "open"}
+    insert(db, "r", 6, "hook_conflicted", "new", payload=owner)
+    assert [row["hook_id"] for row in db.rows("SELECT hook_id FROM flow_active_hooks")] == ["open"]
+    for known in ("open", "shut", "new"):
+        assert refused(db, "r", 7, "hook_conflicted", known, payload=owner).sqlstate == "WF009"
+    for call in ("flow_resume_hook('r', 'new', '1')", "flow_dispose_hook('r', 'new')"):
+        with pytest.raises(psycopg.Error, match="its token belonged to another hook") as caught:
+            db.rows(f"SELECT * FROM {call}")
+        assert caught.value.sqlstate == "WF007"
+
+
 def test_of_writers_who_race_for_one_token_one_wins(db: Database) -> None:
     token = {"token": "secret" * 1400}
     for number in range(8):

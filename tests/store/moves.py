@@ -38,6 +38,8 @@ def next_event(run: WorkflowRunSnapshot) -> st.SearchStrategy[NewEvent]:
         expiry = st.none() | durations
         token = st.sampled_from(TOKENS)
         moves.append(st.builds(events.hook_created, subject, token, values, expires_in=expiry))
+        owner = st.sampled_from(SUBJECTS)
+        moves.append(st.builds(events.hook_conflicted, subject, st.just("owner"), owner))
     if free := _unused(run.steps):
         subject = st.sampled_from(free)
         created = st.builds(

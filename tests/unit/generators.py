@@ -105,7 +105,7 @@ def _choices(run: WorkflowRunSnapshot) -> list[Callable[[_Draw], NewEvent]]:
     choices: list[Callable[[_Draw], NewEvent]] = [_ends(run)] if run.last_sequence > 8 else []
     if run.cancellation is None and run.last_sequence > 5:
         choices.append(lambda draw: cancellation(draw(st.none() | any_text)))
-    choices += [_new_step(run), _new_wait(run), _new_hook(run), _note(run)]
+    choices += [_new_step(run), _new_wait(run), _new_hook(run), _refused_hook(run), _note(run)]
     for one in run.open.steps.values():
         choices.append(_step_event(one))
         choices.append(_step_event(one))
@@ -141,6 +141,13 @@ def _new_hook(run: WorkflowRunSnapshot) -> Callable[[_Draw], NewEvent]:
         draw(plain_text),
         draw(json_values),
         expires_in=draw(st.none() | delays),
+        on_conflict=draw(st.sampled_from(["wait", "raise"])),
+    )
+
+
+def _refused_hook(run: WorkflowRunSnapshot) -> Callable[[_Draw], NewEvent]:
+    return lambda draw: events.hook_conflicted(
+        _unused(draw, run.hooks), draw(st.sampled_from(["r", RUN])), draw(_ids)
     )
 
 

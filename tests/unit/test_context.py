@@ -79,6 +79,20 @@ def test_a_falsy_outcome_is_not_an_absent_one(output: Any) -> None:
     assert ctx.hook_payload_as("h", object, MISSING) == output
 
 
+def test_whose_a_token_is() -> None:
+    run = running(
+        events.hook_created("mine", "token", None), events.hook_conflicted("not mine", "r", "h")
+    )
+    ctx = context(run)
+    assert ctx.hook_active("mine")
+    assert not ctx.hook_active("not mine")
+    taken = ctx.hook_conflict("not mine")
+    assert taken is not None
+    assert (taken.run_id, taken.hook_id, taken.token) == ("r", "h", "")
+    assert ctx.hook_conflict("mine") is None
+    assert ctx.hook_conflict("unknown") is None
+
+
 def test_an_absent_outcome_is_the_default_or_for_typed_readers_an_error() -> None:
     ctx = context(running(step("a"), started("a"), events.hook_created("h", "token", None)))
     for step_id in ("a", "unknown"):

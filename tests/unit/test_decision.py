@@ -196,6 +196,38 @@ def test_a_resolved_hook_makes_no_progress_alone_and_is_no_obstacle_beside_other
         assert types(made) == ["hook_created"]
 
 
+def test_a_hook_that_acquires_has_the_workflow_asked_again_once_it_is_recorded() -> None:
+    def asks(**options: Any) -> Any:
+        return lambda ctx: ctx.create_hook("h", "token", on_conflict="raise", **options)
+
+    made = plan(running(), asks(acquire=True))
+    assert made.news
+    assert made.events[0].data["on_conflict"] == "raise"
+    assert not plan(running(), asks()).news
+    assert (
+        "on_conflict" not in plan(running(), lambda ctx: ctx.create_hook("h", "t")).events[0].data
+    )
+    # Whoever asks under another policy for what is open changes nothing.
+    for policy in ("wait", "raise"):
+        run = running(events.hook_created("h", "token", None, on_conflict=policy))
+        again = plan(run, asks(acquire=True))
+        assert (again.events, again.news) == ([], False)
+
+
+def test_a_hook_that_was_refused_is_an_outcome_and_its_policy_stays() -> None:
+    run = running(events.hook_conflicted("h", "owner", "theirs"))
+    made = plan(
+        run,
+        lambda ctx: ctx.create_hook("h", "s3cret", on_conflict="raise"),
+        lambda ctx: ctx.sleep("w", SECOND),
+    )
+    assert types(made) == ["wait_created"]
+    with pytest.raises(NonDeterministic, match="hook 'h' has another on_conflict") as caught:
+        plan(run, lambda ctx: ctx.create_hook("h", "s3cret"))
+    assert 'history="raise"; replay="wait"' in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
 # -- progress and links ---------------------------------------------------------------------------
 
 

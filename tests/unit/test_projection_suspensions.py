@@ -76,6 +76,47 @@ def test_an_expiring_hook_keeps_its_deadline() -> None:
     assert not run.open.hooks
 
 
+def test_a_hook_that_is_refused_its_token_is_there_under_its_id_and_suspends_nothing() -> None:
+    run = running(events.hook_conflicted("h", "owner", "theirs"))
+    hook = run.hooks["h"]
+    assert (hook.status, hook.token, hook.on_conflict) == (HookStatus.CONFLICTED, "", "raise")
+    assert (hook.owner_run_id, hook.owner_hook_id) == ("owner", "theirs")
+    assert not run.open.suspends
+    for again in (events.hook_created("h", "t", None), events.hook_conflicted("h", "o", "t")):
+        assert_refused(run, again, "hook 'h' exists already")
+    assert_refused(run, received("h", 1), "conflicted, not active")
+    for member in ("hook_id", "owner_run_id", "owner_hook_id"):
+        data = {"hook_id": "g", "owner_run_id": "o", "owner_hook_id": "t"}
+        del data[member]
+        assert_refused(run, event(events.HOOK_CONFLICTED, **data), member)
+
+
+def test_a_hook_that_exists_cannot_be_refused_its_token() -> None:
+    for settled in ([], [received("h", 1)], [events.hook_disposed("h")]):
+        run = running(events.hook_created("h", "token", None), *settled)
+        assert_refused(run, events.hook_conflicted("h", "o", "t"), "hook 'h' exists already")
+
+
+def test_the_policy_of_a_hook_is_one_of_two() -> None:
+    run = running(events.hook_created("h", "token", None, on_conflict="raise"))
+    assert run.hooks["h"].on_conflict == "raise"
+    wrong = event(events.HOOK_CREATED, hook_id="g", token="t", metadata=None, on_conflict=None)
+    assert_refused(run, wrong, "'on_conflict'")
+
+
+def test_a_folded_hook_that_is_refused_after_all_leaves_the_run_as_if_it_had_been() -> None:
+    asked = [events.hook_created(name, name, None, expires_in=SECOND) for name in "abc"]
+    conflict = events.hook_conflicted("b", "owner", "theirs")
+    for others in ((asked[0], asked[2]), ()):
+        before = [*others[:1], asked[1], *others[1:]]
+        run = running(*before)
+        projection.concede_hook(run, conflict.data)
+        known = running(*[conflict if one is asked[1] else one for one in before])
+        assert run == known
+        assert run.open == known.open
+        assert list(run.hooks) == list(known.hooks)
+
+
 def test_a_refused_hook_never_shows_its_token() -> None:
     run = running(events.hook_created("h", "s3cret-token", None))
     with pytest.raises(InvalidTransition) as caught:

@@ -58,6 +58,15 @@ def test_a_token_is_redacted_wherever_a_difference_tells_of_it(teller: str, toke
     assert "s3cret" not in str(caught.value)
 
 
+def test_a_hook_that_has_no_token_hides_nothing() -> None:
+    run = running(
+        events.hook_conflicted("h", "owner", "theirs"),
+        events.step_created("s", "work", {}, DEFAULT_RETRY.wire()),
+    )
+    with pytest.raises(NonDeterministic, match='history="work"; replay="other"'):
+        plan(run, lambda ctx: ctx.schedule_step("s", "other"))
+
+
 def test_a_token_that_is_part_of_another_leaves_nothing_of_it() -> None:
     run = running(
         events.hook_created("h", "s3c", None),

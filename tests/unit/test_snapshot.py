@@ -123,6 +123,13 @@ def test_the_wire_form_is_plain_json_ordered_by_id_without_the_engines_own_notes
     assert wire["waits"]["t"]["resume_at"] == "2026-03-01T12:00:00.000005Z"
     assert wire["hooks"]["h"]["token"] == "token"
     assert wire["terminal_outcome"] is None
+    hooks = running(
+        events.hook_created("g", "t", None, on_conflict="raise"),
+        events.hook_conflicted("h", "owner", "theirs"),
+    ).wire()["hooks"]
+    assert "on_conflict" not in wire["hooks"]["h"]
+    assert hooks["g"]["on_conflict"] == "raise"
+    assert (hooks["h"]["status"], hooks["h"]["owner_run_id"]) == ("conflicted", "owner")
     ended = running(events.run_timed_out(NOW, None)).wire()
     assert ended["terminal_outcome"] == {
         "type": "timed_out",

@@ -54,7 +54,8 @@ ONE_OF_EACH: list[NewEvent] = [
     events.wait_created("t", resume_at=NOW),
     events.wait_completed("t"),
     events.wait_cancelled("t"),
-    events.hook_created("h", "token", {"a": 1}),
+    events.hook_created("h", "token", {"a": 1}, on_conflict="raise"),
+    events.hook_conflicted("g", "owner", "h"),
     received("h", None),
     events.hook_disposed("h"),
 ]

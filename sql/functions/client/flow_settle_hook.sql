@@ -54,7 +54,7 @@ BEGIN
     SELECT e.event_type, e.payload INTO v_last
       FROM flow_event_log AS e
      WHERE e.run_id = p_run_id AND e.subject_id = p_hook_id
-       AND e.event_type IN ('hook_created', 'hook_received', 'hook_disposed')
+       AND e.event_type IN ('hook_created', 'hook_received', 'hook_disposed', 'hook_conflicted')
      ORDER BY e.sequence DESC
      LIMIT 1;
     IF v_last.event_type = 'hook_received' AND p_payload IS NOT NULL
@@ -70,6 +70,7 @@ BEGIN
             THEN 'it was answered with another payload'
         WHEN v_last.event_type = 'hook_received' THEN 'it was answered'
         WHEN v_last.event_type = 'hook_disposed' THEN 'it was disposed'
+        WHEN v_last.event_type = 'hook_conflicted' THEN 'its token belonged to another hook'
         WHEN v_last.event_type = 'hook_created' AND NOT flow_is_terminal(v_status)
             THEN 'it was cancelled'
     END;

@@ -4,7 +4,7 @@
 --    4  creates a hook                    8  settles a wait or a hook
 --   16  asks for cancellation            32  ends the run
 --   64  creates the run                 128  starts the run
---  256  sets attributes of the run
+--  256  sets attributes of the run    512  says that a hook was not created
 -- Arguments: p_event_type, null for a bundle of step events; p_has_due (whether it carries a
 --   deadline). The frequent types come first.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
@@ -25,6 +25,7 @@ RETURN CASE p_event_type
     WHEN 'hook_created' THEN CASE WHEN p_has_due THEN 6 ELSE 4 END
     WHEN 'hook_received' THEN 8
     WHEN 'hook_disposed' THEN 8
+    WHEN 'hook_conflicted' THEN 512
     WHEN 'step_failed' THEN 1
     WHEN 'step_non_retryable' THEN 1
     WHEN 'step_cancelled' THEN 1

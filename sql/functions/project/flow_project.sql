@@ -69,7 +69,7 @@ BEGIN
     END IF;
 
     PERFORM pg_try_advisory_xact_lock(flow_run_key(i.run_id)) FROM unnest(v_run_ids) AS i (run_id);
-    IF v_flags & 60 <> 0 THEN
+    IF v_flags & 572 <> 0 THEN
         PERFORM flow_project_hooks(p_events, v_flags);
     END IF;
     IF v_flags & 59 <> 0 THEN

@@ -1,10 +1,11 @@
 -- flow_project_hooks: brings flow_active_hooks up to date with newly stored events.
 -- Arguments: p_events, all of them; p_flags, the union of their flow_event_flags.
 --   Only the last event about a hook counts: a hook that is created and settled in the same append
---   leaves no row, and one created after a cancellation request stays.
+--   leaves no row, and one created after a cancellation request stays. A hook that was refused its
+--   token has no row: the history alone knows of it.
 -- Locks, in order: token locks, sorted; then rows. The run locks are the caller's.
 -- SQLSTATEs: WF005 the token belongs to another active hook; WF009 the hook is active with another
---   token. Callers: internal.
+--   token, or is said to be refused its token although it was created. Callers: internal.
 CREATE FUNCTION flow_project_hooks(p_events flow_event_fact[], p_flags integer) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -18,6 +19,21 @@ DECLARE
     v_events flow_event_fact[];
     v_clash record;
 BEGIN
+    IF p_flags & 512 <> 0 THEN
+        SELECT e.run_id, e.subject_id AS hook_id INTO v_clash
+          FROM unnest(p_events) AS e
+         WHERE e.event_type = 'hook_conflicted'
+           AND EXISTS (
+                SELECT FROM flow_event_log AS l
+                 WHERE l.run_id = e.run_id AND l.subject_id = e.subject_id
+                   AND l.event_type IN ('hook_created', 'hook_conflicted')
+                   AND l.sequence < e.sequence)
+         LIMIT 1;
+        IF FOUND THEN
+            PERFORM flow_raise_transition(v_clash.run_id,
+                format('hook %s exists already', v_clash.hook_id));
+        END IF;
+    END IF;
     IF p_flags & 48 <> 0 THEN
         DELETE FROM flow_active_hooks AS h
               USING unnest(p_events) AS e
