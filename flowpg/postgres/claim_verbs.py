@@ -55,8 +55,15 @@ def claim_runs(
     due: bool = False,
 ) -> Call[list[RunLease]]:
     """Take the leases of runs that have work to do, after making work of what is ``due``."""
-    may = capabilities or Capabilities()
-    values = (
+    asked = claim_values(queues, limit, owner, lease, capabilities or Capabilities())
+    return Call(_CLAIM_RUNS, (*asked, str(SHORT_HISTORY), bool_text(due)), _leases)
+
+
+def claim_values(
+    queues: str | Sequence[str], limit: int, owner: str, lease: timedelta, may: Capabilities
+) -> tuple[str | None, ...]:
+    """What every claim says first: where, how much, for whom, how long, and what may be given."""
+    return (
         array_text(check_queues(queues)),
         str(check_limit(limit)),
         check_id(owner, "lease owner"),
@@ -65,10 +72,7 @@ def claim_runs(
         bool_text(may.accept_unpinned),
         array_text(may.workflows),
         str(may.max_crashes),
-        str(SHORT_HISTORY),
-        bool_text(due),
     )
-    return Call(_CLAIM_RUNS, values, _leases)
 
 
 def _leases(rows: Sequence[Row]) -> list[RunLease]:

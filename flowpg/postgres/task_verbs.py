@@ -9,18 +9,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from flowpg.model import jsontext
-from flowpg.model.arguments import check_lease, check_limit, check_queue, check_queues
-from flowpg.model.ids import check_id
+from flowpg.model.arguments import check_lease, check_queue
 from flowpg.model.records import Capabilities, RunLease
 from flowpg.postgres.calls import (
     Call,
     Function,
     Row,
     array_text,
-    bool_text,
     interval_text,
     utc_or_none,
 )
+from flowpg.postgres.claim_verbs import claim_values
 
 _ENQUEUE = Function(
     "flow_enqueue_task",
@@ -135,17 +134,7 @@ def claim_tasks(
     kinds: Sequence[str],
 ) -> Call[list[TaskRow]]:
     """Take the leases of tasks of these kinds."""
-    values = (
-        array_text(check_queues(queues)),
-        str(check_limit(limit)),
-        check_id(owner, "lease owner"),
-        interval_text(check_lease(lease)),
-        array_text(may.builds),
-        bool_text(may.accept_unpinned),
-        array_text(may.workflows),
-        str(may.max_crashes),
-        array_text(kinds),
-    )
+    values = (*claim_values(queues, limit, owner, lease, may), array_text(kinds))
     return Call(_CLAIM, values, lambda rows: [TaskRow(*row) for row in rows])
 
 
