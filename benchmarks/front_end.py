@@ -24,7 +24,7 @@ from benchmarks.harness.result import Result, Sample, rounded
 from benchmarks.harness.tables import SCHEMA
 from benchmarks.ours.instant import InstantStore
 from benchmarks.ours.programs import SPECS, Programs
-from flowpg.authoring import FlowApp
+from flowpg import FlowApp
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model.records import StartRequest
 from flowpg.model.spec import WorkflowSpec

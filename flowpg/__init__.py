@@ -4,24 +4,9 @@ The names below are the public interface; docs/reference/api.md lists them. Ever
 change without notice.
 """
 
-from flowpg.authoring import (
-    AsyncStep,
-    FailureOrigin,
-    FlowApp,
-    Hook,
-    HookClosed,
-    NotDurable,
-    OutsideStep,
-    OutsideWorkflow,
-    Retry,
+from flowpg.authoring.app import FlowApp
+from flowpg.authoring.context import (
     RunInfo,
-    StepContext,
-    StepFailed,
-    SyncStep,
-    Workflow,
-    WorkflowFailed,
-    WorkflowStuck,
-    failure_origin,
     hook,
     info,
     logger,
@@ -30,12 +15,25 @@ from flowpg.authoring import (
     progress,
     random,
     set_attributes,
-    step_context,
     time_ns,
     uuid4,
     uuid7,
     wait_until,
 )
+from flowpg.authoring.errors import (
+    HookClosed,
+    NotDurable,
+    OutsideStep,
+    OutsideWorkflow,
+    StepFailed,
+    WorkflowFailed,
+    WorkflowStuck,
+)
+from flowpg.authoring.failures import FailureOrigin, failure_origin
+from flowpg.authoring.hooks import Hook
+from flowpg.authoring.step_context import StepContext, step_context
+from flowpg.authoring.steps import AsyncStep, SyncStep
+from flowpg.authoring.workflows import Workflow
 from flowpg.client import FlowClient
 from flowpg.engine.builder import FlowEngineBuilder
 from flowpg.engine.flow_engine import FlowEngine
@@ -122,6 +120,7 @@ from flowpg.model.operations import (
 )
 from flowpg.model.records import StartRequest, StartResult, VerbResult
 from flowpg.model.retry import Backoff, RetryPolicy, StepFailureAction
+from flowpg.model.retry import RetryPolicy as Retry
 from flowpg.model.sizes import set_size_limits
 from flowpg.model.snapshot import (
     HookSnapshot,

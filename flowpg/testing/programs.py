@@ -13,19 +13,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from flowpg.authoring import (
-    FlowApp,
-    Retry,
-    hook,
-    now,
-    patched,
-    progress,
-    set_attributes,
-    uuid4,
-)
+from flowpg.authoring.app import FlowApp
+from flowpg.authoring.context import hook, now, patched, progress, set_attributes, uuid4
 from flowpg.authoring.workflows import Workflow
 from flowpg.errors import HookTokenConflict
 from flowpg.model.events import HOOK_CREATED, FlowEventEnvelope
+from flowpg.model.retry import RetryPolicy as Retry
 from flowpg.testing.environment import WorkflowEnvironment
 from flowpg.testing.faults import Fault, Faults, Interference, Mishap
 from flowpg.testing.replaying import replay

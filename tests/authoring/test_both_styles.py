@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowpg.authoring import (
-    FlowApp,
-    Retry,
-    hook,
-    patched,
-    progress,
-    set_attributes,
-    step_context,
-)
+from flowpg import FlowApp, Retry, hook, patched, progress, set_attributes, step_context
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model.commands import Decision
 from flowpg.model.events import FlowEventEnvelope

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowpg.authoring import FlowApp, Retry, hook, now, progress, random, uuid4
+from flowpg import FlowApp, Retry, hook, now, progress, random, uuid4
 from flowpg.errors import FlowError
 from flowpg.fleet.worker import FlowWorker
 from flowpg.model.snapshot import RunStatus

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowpg import authoring
-from flowpg.authoring import FlowApp, Retry, WorkflowFailed, hook
+from flowpg import FlowApp, WorkflowFailed, hook
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import InvalidArgument, SerializationError, UnknownWorkflow
 from flowpg.model.snapshot import RunStatus
@@ -232,8 +231,3 @@ def test_what_is_no_workflow_is_refused_when_it_is_declared() -> None:
         FlowApp(" ")
     with pytest.raises(InvalidArgument):
         FlowApp("x", max_parked=-1)
-
-
-def test_the_public_names_are_there() -> None:
-    assert {name for name in authoring.__all__ if not hasattr(authoring, name)} == set()
-    assert Retry.none().attempts == 1

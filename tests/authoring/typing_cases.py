@@ -10,8 +10,7 @@ from typing import Any, assert_type
 import psycopg
 from sqlalchemy.orm import Session
 
-from flowpg import sync
-from flowpg.authoring import FlowApp, Hook, Retry, Workflow, hook
+from flowpg import FlowApp, Hook, Retry, Workflow, hook, sync
 from flowpg.authoring.steps import SyncStep
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model.snapshot import WorkflowRunSnapshot

@@ -4,8 +4,16 @@ from datetime import timedelta
 
 import pytest
 
-from flowpg import Compression, Encryption, FlowApp, Retry, StepTimeouts, dump_history, hook
-from flowpg.authoring import WorkflowFailed
+from flowpg import (
+    Compression,
+    Encryption,
+    FlowApp,
+    Retry,
+    StepTimeouts,
+    WorkflowFailed,
+    dump_history,
+    hook,
+)
 from flowpg.testing import WorkflowEnvironment
 
 HOUR = timedelta(hours=1)
