@@ -13,7 +13,7 @@
         return receipt
 
 Steps that are plain functions are simply called. ``now``, ``uuid4``, ``info``, ``progress``,
-``patched``, ``set_attributes`` and the others of ``flowpg.authoring`` that are not awaited are the
+``patched``, ``set_attributes`` and the others of ``flowpg`` that are not awaited are the
 same in both kinds of workflows. Anything that can be awaited is waited for with ``wait``.
 
 Each raises OutsideWorkflow elsewhere. A request to cancel is raised, as ``asyncio.CancelledError``,

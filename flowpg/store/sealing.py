@@ -60,7 +60,8 @@ def in_conflict(codecs: CodecChain, results: Sequence[StartResult]) -> dict[int,
 
 
 def same_answer(codecs: CodecChain, run: WorkflowRunSnapshot, hook_id: str, sealed: object) -> bool:
-    """The same for the answer to a hook."""
+    """Whether a hook was answered with what is ``sealed`` here, though that was sealed in another
+    way, such as with an older key."""
     hook = run.hooks.get(hook_id)
     if hook is None or hook.status is not HookStatus.RECEIVED:
         return False
