@@ -43,26 +43,10 @@ from flowpg.postgres.revisions import (
 )
 from flowpg.postgres.schema_check import (
     SchemaState,
-    SchemaStatus,
     check,
     connected,
     unavailable,
-    verify,
-    verify_async,
 )
-
-__all__ = [
-    "MigrationLimits",
-    "SchemaState",
-    "SchemaStatus",
-    "apply_frozen",
-    "check",
-    "record_applied",
-    "render_sql",
-    "upgrade",
-    "verify",
-    "verify_async",
-]
 
 # alembic keeps the migration at work in module globals.
 _alembic = threading.Lock()

@@ -26,34 +26,17 @@ from flowpg.model.inspection import (
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import (
     Append,
-    AppendOutcome,
     AppendResult,
     Capabilities,
     Heartbeat,
     LoadedRun,
     RunLease,
-    StartOutcome,
     StartRequest,
     StartResult,
     StepHeartbeat,
     VerbResult,
 )
 from flowpg.model.snapshot import RunStatus
-
-__all__ = [
-    "Append",
-    "AppendOutcome",
-    "AppendResult",
-    "Enlisted",
-    "FlowEventStore",
-    "Heartbeat",
-    "LoadedRun",
-    "RunLease",
-    "StartOutcome",
-    "StartRequest",
-    "StartResult",
-    "VerbResult",
-]
 
 Enlisted = Any
 """A psycopg ``Connection`` or ``AsyncConnection``, or a SQLAlchemy ``Connection``,

@@ -12,8 +12,8 @@ from flowpg.errors import (
     SchemaMissing,
     StoreUnavailable,
 )
-from flowpg.postgres.migrate import SchemaState, check, upgrade, verify, verify_async
-from flowpg.postgres.schema_check import check_connection
+from flowpg.postgres.migrate import upgrade
+from flowpg.postgres.schema_check import SchemaState, check, check_connection, verify, verify_async
 from tests.migrations.catalog import describe
 from tests.migrations.support import next_release, query
 

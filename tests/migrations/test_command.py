@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flowpg.console.main import app
-from flowpg.postgres.migrate import check, render_sql
+from flowpg.postgres.migrate import render_sql
+from flowpg.postgres.schema_check import check
 from tests.migrations.support import query
 
 

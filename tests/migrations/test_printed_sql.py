@@ -14,7 +14,8 @@ from psycopg import sql
 
 from flowpg.errors import InvalidArgument
 from flowpg.postgres.binaries import find_binaries
-from flowpg.postgres.migrate import check, render_sql, upgrade
+from flowpg.postgres.migrate import render_sql, upgrade
+from flowpg.postgres.schema_check import check
 from tests.migrations.catalog import describe
 from tests.migrations.support import hold_migration_lock, ledger, next_release, query
 

@@ -10,7 +10,8 @@ import pytest
 from psycopg import conninfo, sql
 
 from flowpg.errors import PermissionDenied, SchemaMissing
-from flowpg.postgres.migrate import check, upgrade, verify
+from flowpg.postgres.migrate import upgrade
+from flowpg.postgres.schema_check import check, verify
 from tests.migrations.support import query
 
 

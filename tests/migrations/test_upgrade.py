@@ -8,8 +8,10 @@ import pytest
 
 from flowpg.errors import InvalidArgument, MigrationFailed, SchemaAhead, SchemaAltered
 from flowpg.postgres.install import install_fresh
-from flowpg.postgres.migrate import MigrationLimits, SchemaState, check, upgrade
+from flowpg.postgres.migrate import upgrade
+from flowpg.postgres.migration_limits import MigrationLimits
 from flowpg.postgres.revisions import sha256
+from flowpg.postgres.schema_check import SchemaState, check
 from flowpg.testing.servers import PostgresServer
 from tests.bouncer import PgBouncer
 from tests.migrations.catalog import describe, without_version_table

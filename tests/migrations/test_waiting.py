@@ -13,7 +13,8 @@ import pytest
 from psycopg import sql
 
 from flowpg.errors import FlowError, MigrationBlocked
-from flowpg.postgres.migrate import MigrationLimits, upgrade
+from flowpg.postgres.migrate import upgrade
+from flowpg.postgres.migration_limits import MigrationLimits
 from tests.migrations.catalog import describe
 from tests.migrations.support import (
     hold_migration_lock,
