@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from flowpg import (
+    AnswerRejected,
     Decision,
     FlowRuntime,
     HookMetadata,
@@ -39,7 +40,7 @@ class Approval(FlowRuntime):
             return ctx.complete({"status": "withdrawn"})
         if not ctx.hook_received("approval"):
             metadata = HookMetadata.human_approval("holiday request")
-            return ctx.create_hook("approval", ctx.input["token"], metadata)
+            return ctx.create_hook("approval", ctx.input["token"], metadata, kind=Answer)
         answer = ctx.hook_payload_as("approval", Answer)
         return ctx.complete({"status": "approved" if answer.approved else "rejected"})
 
@@ -49,11 +50,16 @@ class Approval(FlowRuntime):
 
 
 async def main() -> Any:
-    """Open the hook, find it as a router would, answer it, and try to answer twice."""
+    """Open the hook, find it as a router would, answer it, wrongly and rightly, and then again."""
     async with open_engine(Approval()) as engine:
         token = token_urlsafe()
         run_id = await engine.start(SPEC, {"token": token})
         [waiting] = await engine.list_active_hooks(run_id=run_id)
+        try:
+            await engine.resume_hook_by_token(token, {"approved": "perhaps"})
+            wrong = "accepted"
+        except AnswerRejected as error:
+            wrong = "; ".join(f"{place} {wanted}" for place, wanted in error.failures)
         await engine.resume_hook_by_token(token, {"approved": True})
         try:
             await engine.resume_hook_by_token(token, {"approved": True})
@@ -63,7 +69,8 @@ async def main() -> Any:
         # By run and hook id the same answer may be delivered as often as an outbox likes.
         await engine.resume_hook(run_id, "approval", {"approved": True})
         kind = waiting.metadata_as(HookMetadata).kind
-        return {"kind": kind, "late": late, **(await engine.snapshot(run_id)).output}
+        said = {"kind": kind, "wrong": wrong, "late": late}
+        return {**said, **(await engine.snapshot(run_id)).output}
 
 
 if __name__ == "__main__":

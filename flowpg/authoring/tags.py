@@ -134,7 +134,7 @@ def dump_model(value: BaseModel) -> Any:
     try:
         if "set" in repr(type(value).__pydantic_core_schema__):
             # pydantic would write a set in the order of this process.
-            return _plain(value.model_dump(mode="python", by_alias=True, round_trip=True))
+            return plain(value.model_dump(mode="python", by_alias=True, round_trip=True))
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
     except Unfit:
         raise
@@ -143,16 +143,16 @@ def dump_model(value: BaseModel) -> Any:
         raise Unfit(f"{name} could not be serialised ({type(error).__name__})") from None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What ``model_dump`` gave, as the JSON that pydantic reads back."""
     if isinstance(value, dict):
-        return {_key(key): _plain(item) for key, item in value.items()}
+        return {_key(key): plain(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
-        return in_order([_plain(item) for item in value])
+        return in_order([plain(item) for item in value])
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, enum.Enum):
-        return _plain(value.value)
+        return plain(value.value)
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -167,7 +167,7 @@ def _plain(value: Any) -> Any:
 
 
 def _key(key: Any) -> str:
-    return key if isinstance(key, str) else str(_plain(key))
+    return key if isinstance(key, str) else str(plain(key))
 
 
 def _encode_enum(value: enum.Enum, known: Classes) -> Any:

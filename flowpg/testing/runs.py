@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
+from flowpg.authoring import tags
 from flowpg.authoring.workflows import WorkflowBase
 from flowpg.errors import FlowError, InvalidArgument
 from flowpg.model.events import FlowEventEnvelope
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from flowpg.testing.environment import WorkflowEnvironment
 
 R = TypeVar("R")
+
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 class RunWaits(FlowError):
@@ -79,7 +83,8 @@ class TestedRun(Generic[R]):
         a dataclass, a datetime. InvalidArgument if the run has no such hook open, AnswerRejected
         if the answer does not fit it."""
         hook_id = await self._hook(hook)
-        payload = to_jsonable_python(value, by_alias=True)
+        # Sets in an order that every process gives them.
+        payload = to_jsonable_python(tags.plain(_ANY.dump_python(value, by_alias=True)))
         await self._env.engine.resume_hook(self.id, hook_id, payload, drive=False)
         self._env.drive(self.id)
         await self._env.settle()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -9,7 +10,15 @@ from typing import Any
 from uuid import UUID
 
 import flowpg.sync
-from flowpg import FlowApp, HookTokenConflict, PayloadTooLarge, Retry, hook
+from flowpg import (
+    AnswerRejected,
+    FlowApp,
+    HookTokenConflict,
+    PayloadTooLarge,
+    Retry,
+    SerializationError,
+    hook,
+)
 from flowpg.authoring.context import (
     now,
     patched,
@@ -289,6 +298,19 @@ async def taken() -> list[Any]:
     return seen
 
 
+@app.workflow
+async def asked() -> list[Any]:
+    """Says what it waits for, and asks again where nobody checked the answer."""
+    seen: list[Any] = []
+    while len(seen) < 3:
+        try:
+            seen.append(await hook("line", Line | None, token=f"line {len(seen)}"))
+        except SerializationError as error:
+            seen.append(str(error))
+        await book(LINE, len(seen))
+    return seen
+
+
 Scenario = Callable[[WorkflowEnvironment, TestedRun[Any]], Awaitable[None]]
 
 
@@ -317,9 +339,25 @@ async def _say_ok(env: WorkflowEnvironment, run: TestedRun[Any]) -> None:
     env.after(timedelta(hours=1), lambda: run.answer("ok", True))
 
 
+async def _answer(env: WorkflowEnvironment, run: TestedRun[Any]) -> None:
+    await env.settle()
+    await env.engine.store.resume_hook(run.id, "line", {"price": "a lot"})
+    env.drive(run.id)
+
+    async def wrong_and_right() -> None:
+        [hook_id] = await run.hooks()
+        with suppress(AnswerRejected):
+            await run.answer(hook_id, {"price": "a lot"})
+        await run.answer(hook_id, LINE)
+
+    env.after(timedelta(hours=1), wrong_and_right)
+    env.after(timedelta(hours=2), lambda: run.answer("line", None))
+
+
 PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], Scenario]] = {
     "order": (order, (LINE, 3), _approve),
     "order-unanswered": (order, (LINE, 1), _nothing),
+    "asked": (asked, (), _answer),
     "chance": (chance, (), _nothing),
     "losers": (losers, (), _nothing),
     "called-off": (called_off, (LINE,), _call_off),

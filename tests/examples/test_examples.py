@@ -14,7 +14,12 @@ EXPECTED: dict[str, Any] = {
     "compensation": {"booked": False, "released": "12A"},
     "retry_backoff": {"after_start": "suspended", "attempts": 3},
     "recoverable_step_failure": {"source": "cached", "report": "yesterday's numbers"},
-    "hook_approval": {"kind": "human_approval", "late": "refused", "status": "approved"},
+    "hook_approval": {
+        "kind": "human_approval",
+        "wrong": "approved should be true or false",
+        "late": "refused",
+        "status": "approved",
+    },
     "hook_disposal": {"late": "refused", "status": "withdrawn"},
     "polling_loop": {"rounds": 3},
     "cancellation": {
