@@ -18,7 +18,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from flowpg.errors import LeaseLost, NonRetryable, PayloadTooLarge, StoreUnavailable
+from flowpg.errors import (
+    InvalidTransition,
+    LeaseLost,
+    NonRetryable,
+    PayloadTooLarge,
+    StoreError,
+    StoreUnavailable,
+)
 from flowpg.model import events, jsontext
 from flowpg.model.sizes import limits
 from flowpg.postgres.enlist import run_enlisted, run_enlisted_sync
@@ -127,6 +134,10 @@ class StepTransactions:
         work.stage = "recording"
         success, call = work.completion(output)
         await work.opened.flush()
+        try:
+            await work.opened.lift()
+        except Exception as error:  # noqa: BLE001  those of any driver
+            raise _unlifted(error, work, self._schema) from None
         done = await run_enlisted(work.opened.connection, call, self._schema)
         work.accepted(done)
         work.stage = "committing"
@@ -182,6 +193,10 @@ class StepTransactions:
                 work.stage = "recording"
                 success, call = work.completion(output)
                 opened.flush()
+                try:
+                    opened.lift()
+                except Exception as error:  # noqa: BLE001
+                    raise _unlifted(error, work, self._schema) from None
                 done = run_enlisted_sync(opened.connection, call, self._schema)
                 work.accepted(done)
                 work.stage = "committing"
@@ -248,10 +263,24 @@ class _Work:
         return Committed(step.step_id, step.attempt, success, done.sequence, done.recorded_at)
 
 
+_OUT_OF_TIME = {
+    code: f"the server ended the transaction of the step by {setting} (SQLSTATE {code}): its work "
+    "took, or stood still, longer than that; nothing of it was stored"
+    for code, setting in (
+        ("25P03", "idle_in_transaction_session_timeout"),
+        ("25P04", "transaction_timeout"),
+    )
+}
+"""What looks like a lost connection and is a limit: the failure of the step, or it would be begun
+again for as long as the limit stands."""
+
+
 def _meaning(error: Exception, work: _Work | None, schema: str) -> Exception:
     """What an error of one try means for the step."""
     if work is None:  # there was no transaction yet
         return _Again(error) if isinstance(error, StoreUnavailable) else error
+    if is_driver_error(error) and fault_of(error).sqlstate in _OUT_OF_TIME:
+        return StoreError(_OUT_OF_TIME[fault_of(error).sqlstate])
     if work.stage == "working":
         if is_lost(work.opened.connection, error):
             return _Again(_translated(error, "a transactional step", schema))
@@ -259,6 +288,8 @@ def _meaning(error: Exception, work: _Work | None, schema: str) -> Exception:
     if work.stage == "recording":
         if isinstance(error, StoreUnavailable):
             return _Again(error)
+        if isinstance(error, InvalidTransition):
+            return NonRetryable(f"its completion was refused: {error}")
         if is_driver_error(error) and is_lost(work.opened.connection, error):
             return _Again(_translated(error, "a transactional step", schema))
         return error
@@ -268,6 +299,14 @@ def _meaning(error: Exception, work: _Work | None, schema: str) -> Exception:
     ):
         return _InDoubt()
     return error
+
+
+def _unlifted(error: Exception, work: _Work, schema: str) -> Exception:
+    if not is_driver_error(error) or is_lost(work.opened.connection, error):
+        return error
+    found = translate(error, "the completion of a transactional step", schema=schema, enlisted=True)
+    # Of a database that goes on: a limit of the step that is too short even for lifting it.
+    return StoreError(str(found)) if isinstance(found, StoreUnavailable) else found
 
 
 def _translated(error: Exception, what: str, schema: str) -> StoreUnavailable:

@@ -25,6 +25,14 @@ from psycopg.pq import TransactionStatus
 from flowpg.errors import InvalidArgument, StoreError, StoreUnavailable
 from flowpg.postgres.errors import connection_refused, is_driver_error
 from flowpg.postgres.pool import connection_options
+from flowpg.postgres.step_settings import (
+    LIMITS_OF_GIVEN,
+    LIMITS_OF_OURS,
+    as_new,
+    as_new_async,
+    lift_limits,
+    lift_limits_async,
+)
 from flowpg.replay.runtime import TransactionKind
 
 Kind = TransactionKind
@@ -39,12 +47,13 @@ MAX_CONNECTIONS = 8
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An open transaction: what the code of the step gets, the connection that verbs are run on,
-    what is to be done first of all (flushing a session), and how to commit. Both are awaited where
-    the session is asynchronous."""
+    what is to be done first of all (flushing a session), what after that (lifting limits that the
+    step has set), and how to commit. All are awaited where the session is asynchronous."""
 
     given: Any
     connection: Any
     flush: Callable[[], Any]
+    lift: Callable[[], Any]
     commit: Callable[[], Any]
 
 
@@ -66,6 +75,7 @@ class StepSessions:
         self._max_size = max_size
         self._timeout = timeout
         self._given_engine = engine
+        self._limits = LIMITS_OF_OURS if engine is None else LIMITS_OF_GIVEN
         self._engine: Any = None
         self._async_engine: Any = None
         self._lock = threading.Lock()
@@ -98,13 +108,16 @@ class StepSessions:
                     raise connection_refused(error) from None
                 try:
                     commit = functools.partial(block.__aexit__, None, None, None)
-                    yield Opened(connection, connection, _nothing_async, commit)
+                    lift = functools.partial(lift_limits_async, connection)
+                    yield Opened(connection, connection, _nothing_async, lift, commit)
                 finally:
                     if _entered(connection, transaction):
                         with contextlib.suppress(psycopg.Error):
                             await block.__aexit__(psycopg.Rollback, psycopg.Rollback(), None)
             finally:
                 connection.row_factory = psycopg.rows.tuple_row
+                if self._may_keep(connection):
+                    await as_new_async(connection)
                 if self._may_keep(connection):
                     self._async_idle.append(connection)
                 else:
@@ -143,13 +156,14 @@ class StepSessions:
             except Exception as error:  # noqa: BLE001
                 raise _refused(error) from None
             commit = transaction.commit
+            lift = functools.partial(connection.exec_driver_sql, self._limits)
             if kind == "connection":
-                yield Opened(connection, connection, _nothing_async, commit)
+                yield Opened(connection, connection, _nothing_async, lift, commit)
                 return
             from sqlalchemy.ext.asyncio import AsyncSession
 
             async with AsyncSession(bind=connection, expire_on_commit=False) as session:
-                yield Opened(session, connection, session.flush, commit)
+                yield Opened(session, connection, session.flush, lift, commit)
         finally:
             # Its rollback is not to be cut off by a second cancellation.
             await asyncio.shield(asyncio.ensure_future(connection.close()))
@@ -200,13 +214,16 @@ class StepSessions:
                     raise connection_refused(error) from None
                 try:
                     commit = functools.partial(block.__exit__, None, None, None)
-                    yield Opened(connection, connection, _nothing, commit)
+                    lift = functools.partial(lift_limits, connection)
+                    yield Opened(connection, connection, _nothing, lift, commit)
                 finally:
                     if _entered(connection, transaction):
                         with contextlib.suppress(psycopg.Error):
                             block.__exit__(psycopg.Rollback, psycopg.Rollback(), None)
             finally:
                 connection.row_factory = psycopg.rows.tuple_row
+                if self._may_keep(connection):
+                    as_new(connection)
                 with self._lock:
                     kept = self._may_keep(connection)
                     if kept:
@@ -245,13 +262,14 @@ class StepSessions:
             except Exception as error:  # noqa: BLE001
                 raise _refused(error) from None
             commit = transaction.commit
+            lift = functools.partial(connection.exec_driver_sql, self._limits)
             if kind == "connection":
-                yield Opened(connection, connection, _nothing, commit)
+                yield Opened(connection, connection, _nothing, lift, commit)
                 return
             from sqlalchemy.orm import Session
 
             with Session(bind=connection, expire_on_commit=False) as session:
-                yield Opened(session, connection, session.flush, commit)
+                yield Opened(session, connection, session.flush, lift, commit)
 
     def _alchemy_sync(self) -> Any:
         with self._lock:
