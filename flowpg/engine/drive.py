@@ -7,13 +7,12 @@ between any two lines here loses nothing but work that is done again.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from datetime import datetime
 
 from flowpg.engine.bell import Bell
 from flowpg.engine.commit import concede, fault_of
-from flowpg.engine.handlers import Settled, StepHandlers
+from flowpg.engine.handlers import Settled
 from flowpg.engine.launching import abandon_closed, launch
 from flowpg.engine.leaving import leave
 from flowpg.engine.parts import DriveParts
@@ -48,14 +47,7 @@ class RunDrive:
         self._lease = lease
         self._store = parts.store
         self._bell = Bell()
-        self._handlers = StepHandlers(
-            *(parts.runtime, parts.executor, self._bell.ring),
-            in_loop=parts.in_loop,
-            epoch=lease.epoch,
-            transactions=parts.transactions,
-            heartbeats=parts.heartbeats(),
-            recall=functools.partial(parts.store.step_heartbeat, lease.run_id),
-        )
+        self._handlers = parts.handlers(lease, self._bell.ring)
         self._routes = Routes(parts.store, lease.run_id)
         self._tip: RunTip
         self._parked: RunTip | None = None  # where an earlier drive of this process left the run

@@ -8,7 +8,6 @@ what follows from it, an end of the run included, is decided by whoever drives t
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import random
 from time import monotonic
@@ -16,7 +15,7 @@ from time import monotonic
 from flowpg.engine.attempt_clock import Limits, not_begun
 from flowpg.engine.bell import Bell
 from flowpg.engine.errortext import describe
-from flowpg.engine.handlers import Settled, StepHandlers
+from flowpg.engine.handlers import Settled
 from flowpg.engine.parts import DriveParts
 from flowpg.engine.tip import RunTip
 from flowpg.errors import (
@@ -53,16 +52,7 @@ class RoutedStep:
         self.recording = False
         """Whether its outcome is being recorded: from here on the database decides."""
 
-        self._handlers = StepHandlers(
-            parts.runtime,
-            parts.executor,
-            self._bell.ring,
-            in_loop=parts.in_loop,
-            epoch=lease.epoch,
-            transactions=parts.transactions,
-            heartbeats=parts.heartbeats(),
-            recall=functools.partial(parts.store.step_heartbeat, lease.run_id),
-        )
+        self._handlers = parts.handlers(lease, self._bell.ring)
 
     def abandon(self) -> None:
         """Cancel the handler: nobody waits for it any more, or the task is somebody else's."""

@@ -210,7 +210,11 @@ class FlowEventEnvelope:
     def with_data(self, data: dict[str, Any]) -> FlowEventEnvelope:
         """The same event with other fields."""
         return FlowEventEnvelope(
-            *(self.run_id, self.sequence, self.event_id, self.recorded_at, self.type),
+            self.run_id,
+            self.sequence,
+            self.event_id,
+            self.recorded_at,
+            self.type,
             data=data,
             schema_version=self.schema_version,
             timestamp=self._timestamp,
