@@ -92,8 +92,10 @@ def translate(
 
 def connection_refused(error: BaseException) -> StoreUnavailable:
     """The error for a server that cannot be reached or does not let us in."""
-    # libpq's words about a failed connection name host, port, database and role, never a secret.
-    lines = str(error).strip().splitlines()
+    # libpq's words about a failed connection name host, port, database and role, never a secret;
+    # those about a connection string that it cannot read quote that, password and all.
+    unread = any(kind.__name__ == "ProgrammingError" for kind in type(error).__mro__)
+    lines = [] if unread else str(error).strip().splitlines()
     return StoreUnavailable(
         f"cannot connect to PostgreSQL: {lines[0] if lines else type(error).__name__}; "
         "check the DSN and that the server is up"
