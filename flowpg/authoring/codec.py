@@ -166,10 +166,16 @@ class FunctionCodec:
                 if kwargs.keys() <= self._named and found.keys().isdisjoint(kwargs):
                     found.update(kwargs)
                 else:
-                    return self._signature.bind(*args, **kwargs).arguments
+                    return self._bound_by_inspect(args, kwargs)
             if found.keys() >= self._required:
                 return found
-        return self._signature.bind(*args, **kwargs).arguments
+        return self._bound_by_inspect(args, kwargs)
+
+    def _bound_by_inspect(self, args: Any, kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        try:
+            return self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self.what}: {error}") from None
 
     @staticmethod
     def _place(

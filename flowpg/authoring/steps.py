@@ -73,7 +73,7 @@ class StepBase:
         queue: str | None = None,
     ) -> None:
         check_id(name, "step name", 255)
-        retry.check()
+        _check_options(name, retry, timeouts)
         self.function = function
         self.name = name
         # Its failure is an exception of the workflow, which decides what that means.
@@ -98,7 +98,10 @@ class StepBase:
         # Its place is that of the call, not of the await: the branches of a gather are in the
         # order in which they were written.
         position = run.loop.next_position()
-        return _outcome(run, self, self.codec.encode_arguments(args, kwargs), position, site)
+        given = self.codec.encode_arguments(args, kwargs)
+        call: Any = _outcome(run, self, given, position, site)
+        call.__qualname__ = self.name  # Python names it where an await was forgotten
+        return call  # type: ignore[no-any-return]
 
     def waited(self, call: Coroutine[Any, Any, Any]) -> Any:
         """The result of a call where plain functions can wait, else the call itself."""
@@ -114,8 +117,8 @@ class StepBase:
         """The same step with other options; None leaves one as it is, and KEEP the queue.
         InvalidArgument."""
         made = copy(self)
+        _check_options(self.name, self.retry if retry is None else retry, timeouts)
         if retry is not None:
-            retry.check()
             made.retry = retry.continue_workflow_on_failure()
         if timeouts is not None:
             made.timeouts = timeouts
@@ -209,6 +212,20 @@ class SyncStep(StepBase, Generic[P, R]):
 
 
 AnyStep = AsyncStep[..., Any] | SyncStep[..., Any]
+
+
+def _check_options(step: str, retry: object, timeouts: object) -> None:
+    if not isinstance(retry, RetryPolicy):
+        raise InvalidArgument(
+            f"step {step!r}: retry= takes a Retry, such as Retry.fixed(3), and no "
+            f"{type(retry).__name__}"
+        )
+    retry.check()
+    if timeouts is not None and not isinstance(timeouts, StepTimeouts):
+        raise InvalidArgument(
+            f"step {step!r}: timeouts= takes StepTimeouts(start_to_close=timedelta(...)), and no "
+            f"{type(timeouts).__name__}"
+        )
 
 
 async def _outcome(

@@ -106,14 +106,17 @@ class WorkflowEnvironment:
     async def start(
         self, workflow: WorkflowBase[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> TestedRun[R]:
-        """Start a run of ``workflow`` with these arguments, under an id made up here."""
+        """Start a run of ``workflow`` with these arguments, under an id made up here.
+        InvalidArgument."""
+        _check_declared(workflow)
         run_id = f"{workflow.name}-{next(self._names)}"
         return await self._start(workflow.spec, workflow.input(*args, **kwargs), run_id, workflow)
 
     async def start_with_id(
         self, run_id: str, workflow: WorkflowBase[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> TestedRun[R]:
-        """Start a run under this id."""
+        """Start a run under this id. InvalidArgument."""
+        _check_declared(workflow)
         return await self._start(workflow.spec, workflow.input(*args, **kwargs), run_id, workflow)
 
     async def start_spec(
@@ -323,3 +326,15 @@ class WorkflowEnvironment:
 
     def _plan(self, at: datetime, act: Callable[[], Awaitable[None]]) -> None:
         heapq.heappush(self._later, (at, next(self._order), act))
+
+
+def _check_declared(workflow: object) -> None:
+    if isinstance(workflow, type):
+        raise InvalidArgument(
+            f"{workflow.__name__} is a class; its workflow is app.of({workflow.__name__})"
+        )
+    if not isinstance(workflow, WorkflowBase):
+        raise InvalidArgument(
+            f"{workflow!r} is no workflow: declare it with @app.workflow, or start a hand-written "
+            "one with start_spec"
+        )

@@ -2,7 +2,7 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -136,3 +136,46 @@ async def test_a_workflow_starts_runs_with_the_options_it_was_given() -> None:
     assert pinned.spec.runtime_build == pinned.request(1).spec.runtime_build == "b1"
     assert on.workflow.spec.runtime_build is None
     assert (await play(on, 6)).result == 6
+
+
+def test_options_of_a_wrong_kind_say_what_they_take() -> None:
+    app = FlowApp("x")
+    work, wrong = steps(app), cast("Any", 3)
+    for given in (wrong, cast("Any", 0)):
+        with pytest.raises(InvalidArgument, match=r"step 'work': retry= takes a Retry.*no int"):
+            work.options(retry=given)
+    with pytest.raises(InvalidArgument, match=r"step 'work': timeouts= takes StepTimeouts.*no int"):
+        work.options(timeouts=wrong)
+    with pytest.raises(InvalidArgument, match=r"step '<lambda>': retry= takes a Retry"):
+        app.step(retry=wrong)(lambda: None)
+
+
+async def played(build: Any) -> None:
+    await play(stage(build))
+
+
+def test_a_call_that_nobody_awaits_is_named_by_python() -> None:
+    def build(app: FlowApp) -> None:
+        work = steps(app)
+
+        @app.workflow
+        async def main() -> None:
+            work("one")
+
+    with pytest.warns(RuntimeWarning, match="coroutine 'work' was never awaited"):
+        asyncio.run(played(build))
+
+
+async def test_a_call_that_does_not_fit_names_the_step() -> None:
+    def build(app: FlowApp) -> None:
+        work: Any = steps(app)
+
+        @app.workflow
+        async def main() -> str:
+            try:
+                await work("one", "two", "three", "four")
+            except TypeError as error:
+                return str(error)
+            return "it fits"
+
+    assert (await both(build)).result == "step 'work': too many positional arguments"

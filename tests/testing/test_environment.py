@@ -186,3 +186,16 @@ async def test_a_fault_can_be_placed_at_one_commit() -> None:
         await env.advance(DAY)
         assert faults.happened
         assert (await run.snapshot()).open.waits
+
+
+async def test_what_is_no_workflow_is_refused_by_what_it_is() -> None:
+    async with WorkflowEnvironment(shop.app) as env:
+        wrong: list[tuple[Any, str]] = [
+            (Receipt, r"Receipt is a class; its workflow is app.of\(Receipt\)"),
+            (charge, "declare it with @app.workflow"),
+        ]
+        for started, words in wrong:
+            with pytest.raises(InvalidArgument, match=words):
+                await env.start(started)
+            with pytest.raises(InvalidArgument, match=words):
+                await env.start_with_id("x", started)
