@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from datetime import timedelta
 from typing import Annotated
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from flowpg.console import lines
+from flowpg.console.logs import log_to_stderr
 from flowpg.console.target import DsnOption, SchemaOption, open_target
 from flowpg.fleet.builds import runtime_build_usage
 from flowpg.fleet.scheduler import FlowScheduler
@@ -64,7 +64,7 @@ def scheduler(
     ] = 1000,
 ) -> None:
     """Make work of what is due, for workers that run with --no-schedule. Any number may run."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     with open_target(dsn, schema=schema) as target:
 
         async def work() -> None:

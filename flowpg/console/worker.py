@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ from typing import Annotated
 import typer
 
 from flowpg.authoring.watchdog import interrupt_by_signal
+from flowpg.console.logs import log_to_stderr
 from flowpg.console.target import DsnOption, SchemaOption, open_target
 from flowpg.console.usercode import load_runtime
 from flowpg.engine.core import STEP_THREADS
@@ -126,9 +126,7 @@ def worker(
     SIGTERM or Ctrl-C stops claiming, lets steps finish within the grace period, and gives the rest
     back; a second one does not wait.
     """
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    log_to_stderr(log_level.upper())
     interrupt_by_signal()
     queues = queue or ["default"]
     number = child_number(os.environ)
