@@ -107,6 +107,8 @@ def _expected(kind: Any, value: Any) -> Unfit:
 
 
 def _name(hint: Any) -> str:
+    if isinstance(hint, types.UnionType):  # whose name is "Union" from Python 3.14 on
+        return str(hint)
     return getattr(hint, "__name__", None) or str(hint)
 
 

@@ -8,6 +8,7 @@ from typing import Any, List, Optional  # noqa: UP035  users write these too
 import pytest
 
 from flowpg.authoring.codec import FunctionCodec
+from flowpg.errors import SerializationError
 
 DEFERRED = sys.version_info >= (3, 14)
 """Whether annotations are evaluated only when somebody asks."""
@@ -64,3 +65,11 @@ def test_a_class_may_mention_itself_by_its_name() -> None:
     codec = FunctionCodec(function, "step 'f'")
     assert codec.decode_arguments(codec.encode_arguments((node,), {})) == ([node], {})
     assert codec.decode_result(codec.encode_result(node)) == node
+
+
+def test_a_union_is_called_the_same_in_errors_under_every_python() -> None:
+    def function(a: int | None, b: int | bool) -> None: ...
+
+    codec = FunctionCodec(function, "step 'f'")
+    with pytest.raises(SerializationError, match=r"'b' of step 'f' .* does not fit int \| bool"):
+        codec.decode_arguments({"a": None, "b": "x"})

@@ -1,6 +1,7 @@
 """Transactional steps: the rows of a step and its completion are there together, or neither is."""
 
 import asyncio
+import inspect
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -128,7 +129,7 @@ async def test_an_exception_rolls_back_and_the_attempt_has_failed(
     postgres_only: EngineStore, ledger: psycopg.Connection[Any], step: Any
 ) -> None:
     attempts: list[int] = []
-    if asyncio.iscoroutinefunction(step):
+    if inspect.iscoroutinefunction(step):
 
         async def fails_async(connection: Any, value: int) -> int:
             result: int = await step(connection, len(attempts))
