@@ -99,8 +99,7 @@ DEADLINE_FIELDS = {
 
 
 def subject_of(event_type: str, data: dict[str, Any]) -> str | None:
-    """The id an event is about: step, wait, hook, progress, patch or child reference; None for a
-    run's."""
+    """The id an event is about: step, wait, hook, progress, patch, child reference; else None."""
     if event_type.startswith("step_") or event_type == RUN_RETRY_EXHAUSTED:
         return str(data["step_id"])
     if event_type.startswith("wait_"):
@@ -147,7 +146,7 @@ class NewEvent:
                     self.text = f'{{"step_id":{jsontext.quote(step_id)},"attempt":{attempt}}}'
                     return self.text
             what = f"the payload of {self.type}"
-            self.text = jsontext.encode(self.data, what, jsontext.MAX_STORED_DEPTH)
+            self.text = jsontext.encode(data, what, jsontext.MAX_STORED_DEPTH)
         return self.text
 
 
@@ -224,9 +223,8 @@ class FlowEventEnvelope:
     def payload(self) -> str:
         """The stored payload text."""
         if self._payload is None:
-            self._payload = jsontext.encode(
-                self._data, f"event {self.sequence}", jsontext.MAX_STORED_DEPTH
-            )
+            what = f"event {self.sequence}"
+            self._payload = jsontext.encode(self._data, what, jsontext.MAX_STORED_DEPTH)
         return self._payload
 
     @property
