@@ -237,17 +237,36 @@ class _Reader:
         ]
         if not some:
             return core.none_schema()
+        tags = self.tags(some)
         if len(some) == 1:
             found = self.of(some[0])
+        elif tags is not None:
+            found = _tagged(*tags, [self.of(node) for node in some])
         else:
             found = core.union_schema(labelled, mode="left_to_right")
         return found if len(some) == len(nodes) else core.nullable_schema(found)
 
+    def tags(self, nodes: list[Any]) -> tuple[str, list[str]] | None:
+        """The member whose value says which of the objects it is, and its values; None if there is
+        no such member. Then only what is wrong with that one is said."""
+        objects = [self.named(node) for node in nodes]
+        for name in _members(objects[0]):
+            found = [_only_text(_members(one).get(name)) for one in objects]
+            values = [value for value in found if value is not None]
+            needed = all(name in (one.get("required") or ()) for one in objects)
+            if needed and len(set(values)) == len(nodes):
+                return name, values
+        return None
+
     def title(self, node: Any) -> str:
+        title = self.named(node).get("title")
+        return title if isinstance(title, str) else ""
+
+    def named(self, node: Any) -> dict[str, Any]:
+        """What a reference refers to; what is none is itself."""
         if isinstance(node, dict) and "$ref" in node:
             node = self.definitions.get(str(node["$ref"]).removeprefix("#/$defs/"))
-        title = node.get("title") if isinstance(node, dict) else None
-        return title if isinstance(title, str) else ""
+        return node if isinstance(node, dict) else {}
 
     def array(self, node: dict[str, Any]) -> core.CoreSchema:
         prefix, items = node.get("prefixItems"), node.get("items")
@@ -300,6 +319,34 @@ def _text(node: dict[str, Any]) -> core.CoreSchema:
             return schema  # of another dialect
         return with_pattern
     return schema
+
+
+def _members(node: dict[str, Any]) -> dict[str, Any]:
+    found = node.get("properties")
+    return found if isinstance(found, dict) else {}
+
+
+def _only_text(node: Any) -> str | None:
+    values = node.get("enum") if isinstance(node, dict) else None
+    only = values[0] if isinstance(values, list) and len(values) == 1 else None
+    return only if isinstance(only, str) else None
+
+
+def _tagged(name: str, values: list[str], schemas: list[core.CoreSchema]) -> core.CoreSchema:
+    labels = {value: _CHOICE + value for value in values}
+    shown = ", ".join(jsontext.encode(value) for value in values[:20])
+
+    def choice(value: Any) -> str | None:
+        tag = value.get(name) if isinstance(value, dict) else None
+        return labels.get(tag) if isinstance(tag, str) else None
+
+    return core.tagged_union_schema(
+        dict(zip(labels.values(), schemas, strict=True)),
+        choice,
+        custom_error_type="flowpg_choice",
+        custom_error_message="should be {expected}",
+        custom_error_context={"expected": f"an object whose {name} is one of {shown}"},
+    )
 
 
 def _one_of(values: list[Any]) -> core.CoreSchema:

@@ -172,9 +172,25 @@ def test_what_does_not_fit_is_said_by_place_and_expectation(
 
 
 def test_choices_are_told_apart_by_their_names() -> None:
-    failures = checked(KINDS["tagged"]).failures({"kind": "closed", "n": "x", "at": 1})
-    assert dict(failures)["n"] == "should be an integer (as Closed)"
-    assert dict(failures)["kind"] == 'should be "other" (as Other)'
+    failures = checked(Line | list[Line]).failures({"name": 5})
+    assert dict(failures) == {
+        "name": "should be a string (as Line)",
+        "cents": "is missing (as Line)",
+        "": "should be an array",
+    }
+
+
+@pytest.mark.parametrize("kind", [KINDS["tagged"], Closed | Other, Closed | Other | None])
+def test_of_choices_with_a_tag_only_the_one_that_is_meant_is_spoken_of(kind: Any) -> None:
+    check = checked(kind)
+    assert check.failures({"kind": "closed", "n": "x"}) == (
+        ("n", "should be an integer (as closed)"),
+    )
+    assert check.failures({"kind": "other"}) == (("at", "is missing (as other)"),)
+    for value in ({"kind": "secret"}, {}, 5, {"kind": ["other"]}):
+        assert check.failures(value) == (
+            ("", 'should be an object whose kind is one of "closed", "other"'),
+        )
 
 
 @settings(max_examples=60, deadline=None, database=None)
