@@ -174,7 +174,9 @@ async def test_an_idle_connection_that_was_lost_costs_no_attempt(
     engine = await postgres_only.engine(app)
     assert (await run(engine, app)).output == 5
     ledger.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        # Waits until each has ended: the next use must find it dead, not dying.
+        "SELECT pg_terminate_backend(pid, 9000) FROM pg_stat_activity"
+        " WHERE datname = current_database()"
         " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
     )
     [workflow] = app.workflows.values()
