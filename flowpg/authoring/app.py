@@ -302,7 +302,7 @@ class FlowApp:
         if step is None:
             raise UnknownStep(invocation.step_name)
         if not self.codecs.codecs and not is_sealed(invocation.input):
-            return await run_step(step, invocation, self._executor())
+            return await run_step(step, invocation, self._executor)
         return await self.attempt(step, invocation)
 
     async def attempt(self, step: AnyStep, invocation: StepInvocation) -> Any:
@@ -311,9 +311,9 @@ class FlowApp:
         if is_sealed(invocation.input):
             invocation.input = codecs.open(invocation.input, run_id, STEP_INPUT, step_id)
         if not codecs.codecs:
-            return await run_step(step, invocation, self._executor())
+            return await run_step(step, invocation, self._executor)
         try:
-            return await run_step(step, invocation, self._executor())
+            return await run_step(step, invocation, self._executor)
         except STORED_FORMS as error:
             error.args = (codecs.seal_error(str(error), run_id, STEP_ERROR, step_id),)
             error.raised = None  # type: ignore[union-attr]  # what is sealed is in no log

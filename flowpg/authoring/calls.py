@@ -78,12 +78,8 @@ class RunCalls:
         if self.codecs.codecs:
             stored = self.codecs.seal(input, self.run_id, STEP_INPUT, step_id)
         future = self.loop.create_future()
-        # fmt: off
-        future.operation = operation = StepOperation(
-            step_id, step.name, site, stored, step.retry, step.codec.decode_result,
-            future, step.timeouts, input, step.queue,
-        )
-        # fmt: on
+        operation = StepOperation(step_id, step, site, stored, input, future)
+        future.operation = operation
         self.ledger.add(operation)
         return future
 
@@ -159,6 +155,7 @@ class RunCalls:
         """See ``Keeper``."""
         handle.operation.stopped = True
         self.ledger.give_up(handle.operation)
+        handle.operation = None
 
     def give_up(self, operation: Operation) -> None:
         """Nobody waits for a durable call any more."""
@@ -171,7 +168,7 @@ class RunCalls:
             operation_id("until", self.loop.next_position()),
             "until",
             calling_site(),
-            lambda: future.set_result(None),
+            lambda: _fired(future),
             future,
             until=until,
         )
@@ -206,3 +203,8 @@ class RunCalls:
             return
         self.attributes = after
         self.ledger.add(AttributesOperation(calling_site(), copied(changes)))
+
+
+def _fired(future: RunFuture) -> None:
+    future.operation = None
+    future.set_result(None)

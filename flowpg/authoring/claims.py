@@ -13,7 +13,7 @@ from flowpg.authoring.operations import HookOperation
 from flowpg.authoring.seen import DECISIONS
 from flowpg.errors import HookTokenConflict
 from flowpg.model import events
-from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.records import AnyEvent
 from flowpg.model.snapshot import HookSnapshot
 
 
@@ -26,7 +26,7 @@ class Claims:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._waiting: dict[str, HookOperation] = {}  # until their events come
-        self._news: list[tuple[HookOperation, FlowEventEnvelope]] = []
+        self._news: list[tuple[HookOperation, AnyEvent]] = []
         self.open = False
 
     def wait_for(self, hook: HookOperation) -> None:
@@ -34,7 +34,7 @@ class Claims:
         self._waiting[hook.id] = hook
         self.open = True
 
-    def record(self, event: FlowEventEnvelope) -> None:
+    def record(self, event: AnyEvent) -> None:
         """The ledger has recorded the hook of this event."""
         hook_id = event.data["hook_id"]
         waiting = self._waiting.pop(hook_id, None)
@@ -42,7 +42,7 @@ class Claims:
             self._news.append((self._ledger.hooks[hook_id], event))
             self.open = True
 
-    def never_recorded(self, event: FlowEventEnvelope, hooks: dict[str, HookSnapshot]) -> bool:
+    def never_recorded(self, event: AnyEvent, hooks: dict[str, HookSnapshot]) -> bool:
         """Let the code of a hook go on that no event records, although this decision comes after
         it: its run was begun when that code did not wait, and gave the hook up in the same turn."""
         if event.type not in DECISIONS:
@@ -54,7 +54,7 @@ class Claims:
             hook.claimed.set_result(None)
         return True
 
-    def tell(self) -> Iterator[FlowEventEnvelope]:
+    def tell(self) -> Iterator[AnyEvent]:
         """Once a decision is recorded: tell one hook after the other, and yield its event before
         its code goes on."""
         if self._ledger.asks:
@@ -71,7 +71,7 @@ class Claims:
                 continue
             yield event
 
-    def _refuse(self, hook: HookOperation, event: FlowEventEnvelope) -> None:
+    def _refuse(self, hook: HookOperation, event: AnyEvent) -> None:
         self._ledger.take_hook(hook.id)
         data = event.data
         error = HookTokenConflict("", data["owner_run_id"], data["owner_hook_id"])

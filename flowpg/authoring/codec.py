@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowpg.authoring import failures  # noqa: F401  it registers how exceptions are stored
@@ -47,6 +47,8 @@ class FunctionCodec:
         # Each argument given once, in its place or by its name: nothing has to be found out.
         plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
         self._names = tuple(self._parameters) if plain else None
+        # Which types of all of them are their own JSON; None, which is no type, where none is.
+        self._natives: tuple[type | None, ...] = (None,)
         self._plans: dict[str, Plan] | None = None
 
     # -- writing --------------------------------------------------------------------------------
@@ -55,12 +57,10 @@ class FunctionCodec:
         """The object of one call. TypeError as the function itself would raise for a wrong call,
         SerializationError for an argument that cannot be stored."""
         plans = self._plans or self._make_plans()
+        if not kwargs and self._names is not None and self._natives == tuple(map(type, args)):
+            return dict(zip(self._names, args, strict=True))
         shape: dict[str, Any] = {}
-        if not kwargs and self._names is not None and len(args) == len(self._names):
-            given: Iterable[tuple[str, Any]] = zip(self._names, args, strict=True)
-        else:
-            given = self._bound(args, kwargs).items()
-        for name, value in given:
+        for name, value in self._bound(args, kwargs).items():
             plan = plans[name]
             if type(value) is plan.native:
                 shape[name] = value
@@ -86,8 +86,8 @@ class FunctionCodec:
     def checked_result(self, value: Any) -> Any:
         """The same, of a result that is sure to be read again: one that its own annotation refuses
         would block the run, and no deploy could help. SerializationError."""
-        plans = self._plans or self._make_plans()
-        if type(value) is plans["return"].native:
+        plan = (self._plans or self._make_plans())["return"]
+        if type(value) is plan.native or (plan.plain is not None and plan.plain(value)):
             return value
         shape = self.encode_result(value)
         self.decode_result(shape)
@@ -101,19 +101,13 @@ class FunctionCodec:
         plans = self._plans or self._make_plans()
         if shape is None:
             shape = {}
+        if type(shape) is dict and self._names == tuple(shape):
+            values = list(shape.values())
+            if self._natives != tuple(map(type, values)):
+                values = [self._decoded(name, plans[name], shape[name]) for name in self._names]
+            return values, {}
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        if self._names is not None and type(shape) is dict and len(shape) == len(self._names):
-            for name in self._names:
-                if name not in shape:
-                    break
-                plan, value = plans[name], shape[name]
-                if type(value) is not plan.native:
-                    value = self._decoded(name, plan, value)
-                args.append(value)
-            else:
-                return args, kwargs
-            args.clear()
         self._check_names(shape)
         by_position = True
         for name, parameter in self._parameters.items():
@@ -202,6 +196,8 @@ class FunctionCodec:
             elif parameter.kind is parameter.VAR_KEYWORD:
                 plan = plan_for(types.GenericAlias(dict, (str, hints.get(name, Any))))
             plans[name] = plan
+        if self._names is not None:
+            self._natives = tuple(plans[name].native for name in self._names)
         self._plans = plans
         return plans
 

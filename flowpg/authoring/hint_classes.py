@@ -22,19 +22,21 @@ from flowpg.authoring.tags import Unfit
 
 class Plan:
     """How values of one annotation are written and read. Both raise Unfit. What is of the type
-    ``native`` is its own JSON."""
+    ``native``, or ``plain`` by a look at all of it, is its own JSON, and read as what it is."""
 
-    __slots__ = ("decode", "encode", "native")
+    __slots__ = ("decode", "encode", "native", "plain")
 
     def __init__(
         self,
         encode: Callable[[Any], Any],
         decode: Callable[[Any], Any],
         native: type | None = None,
+        plain: Callable[[Any], bool] | None = None,
     ) -> None:
         self.encode = encode
         self.decode = decode
         self.native = native
+        self.plain = plain
 
 
 PlanFor = Callable[[Any], Plan]

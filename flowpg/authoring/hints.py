@@ -237,15 +237,18 @@ def _dict(args: tuple[Any, ...]) -> Plan:
     # With names as its keys and such values, it is its own JSON: one look at all of them is enough.
     natives = {values.native} if keys.native is str else set()
 
+    def plain(value: Any) -> bool:
+        return (
+            type(value) is dict
+            and set(map(type, value.values())) == natives
+            and set(map(type, value)) == _NAMES
+            and tags.TAG not in value
+        )
+
     def encode(value: Any) -> Any:
-        if type(value) is dict:
-            if (
-                set(map(type, value.values())) == natives
-                and set(map(type, value)) == _NAMES
-                and tags.TAG not in value
-            ):
-                return dict(value)
-        elif not isinstance(value, abc.Mapping):
+        if plain(value):
+            return dict(value)
+        if not isinstance(value, abc.Mapping):
             raise _expected(dict, value)
         return tags.encode_mapping(value, keys.encode, values.encode)
 
@@ -258,7 +261,7 @@ def _dict(args: tuple[Any, ...]) -> Plan:
             return {keys.decode(key): values.decode(member) for key, member in value["v"]}
         return {keys.decode(key): values.decode(member) for key, member in value.items()}
 
-    return Plan(encode, decode)
+    return Plan(encode, decode, plain=plain)
 
 
 _CONTAINERS: dict[Any, Callable[[tuple[Any, ...]], Plan]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -108,18 +109,17 @@ class Hook(Generic[T]):
             self._token,
             self._metadata,
             self._expires,
-            self._decode,
+            partial(_decoded, self._name, self._kind),
             schema_of(self._kind),
             self._on_conflict,
             claims=claims,
         )
         return self._operation
 
-    def _decode(self, payload: Any) -> Any:
-        # It comes from outside: plain JSON, read by its declared type alone.
-        if self._kind is Any:
-            return payload
-        return decode_as(payload, self._kind, f"the answer to hook {self._name!r}")
-
     def __repr__(self) -> str:
         return f"<hook {self._name!r}>"
+
+
+def _decoded(name: str, kind: Any, payload: Any) -> Any:
+    # It comes from outside: plain JSON, read by its declared type alone.
+    return payload if kind is Any else decode_as(payload, kind, f"the answer to hook {name!r}")

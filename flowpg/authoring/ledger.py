@@ -29,8 +29,8 @@ from flowpg.model.events import (
     RUN_PROGRESS_RECORDED,
     STEP_CREATED,
     WAIT_CANCELLED,
-    FlowEventEnvelope,
 )
+from flowpg.model.records import AnyEvent
 from flowpg.model.snapshot import WorkflowRunSnapshot
 
 # A client reports progress too; a patch whose old branch is gone needs no call any more.
@@ -64,15 +64,16 @@ class Ledger:
 
     # -- the history ----------------------------------------------------------------------------
 
-    def record(self, event: FlowEventEnvelope) -> None:
-        """The history recorded a call. NonDeterministic unless it is the next one made."""
+    def record(self, event: AnyEvent, sequence: int, own: bool) -> None:
+        """Event ``sequence`` recorded a call. NonDeterministic unless it is the next one made.
+        ``own``: steps are of a decision of this very run, so defined as in the call."""
         operation = self._next()
         data = event.data
         if (
             type(operation) is StepOperation
             and event.type == STEP_CREATED
             and operation.id == data["step_id"]
-            and operation.difference(data) is None
+            and (own or operation.difference(data) is None)
         ):
             self._made.popleft()
             operation.recorded = True
@@ -85,16 +86,17 @@ class Ledger:
         ):
             return
         if operation is None:
-            self._differs(event, "but the code makes no further call")
+            self._differs(event, sequence, "but the code makes no further call")
         if not operation.records(event) or (
             operation.id != event.subject and event.type != RUN_ATTRIBUTES_SET
         ):
-            self._differs(event, f"found {operation}, called at {operation.site}")
+            self._differs(event, sequence, f"found {operation}, called at {operation.site}")
         difference = operation.difference(data)
         if difference is not None and isinstance(operation, StepOperation):
             difference = self._opened_difference(operation, event)
         if difference is not None:
-            self._differs(event, f"which {difference} than the call at {operation.site} has")
+            found = f"which {difference} than the call at {operation.site} has"
+            self._differs(event, sequence, found)
         self._made.popleft()
         operation.recorded = True
         if isinstance(operation, StepOperation):
@@ -118,7 +120,10 @@ class Ledger:
         """The step whose outcome the history holds, None if nobody waits for it."""
         if self._given_up:
             self._settled("step", step_id)
-        return self.steps.pop(step_id, None)
+        step = self.steps.pop(step_id, None)
+        if step is not None:
+            step.future.operation = None
+        return step
 
     def take_timer(self, wait_id: str) -> TimerOperation | None:
         """The timer that fired, None if nobody waits for it."""
@@ -128,10 +133,13 @@ class Ledger:
     def take_hook(self, hook_id: str) -> HookOperation | None:
         """The hook that was answered or disposed, None if nobody waits for it."""
         self._settled("hook", hook_id)
-        return self.hooks.pop(hook_id, None)
+        hook = self.hooks.pop(hook_id, None)
+        if hook is not None:
+            hook.future.operation = None
+        return hook
 
-    def closed(self, event: FlowEventEnvelope) -> None:
-        """The history closed a call. NonDeterministic if the code still waits for it."""
+    def closed(self, event: AnyEvent, sequence: int) -> None:
+        """Event ``sequence`` closed a call. NonDeterministic if the code still waits for it."""
         kind = "timer" if event.type == WAIT_CANCELLED else "step"
         subject = str(event.subject)
         self._settled(kind, subject)
@@ -140,7 +148,7 @@ class Ledger:
         if operation is not None:
             raise NonDeterministic(
                 self.run_id,
-                f"event {event.sequence} ({event.type}): expected that {operation} is given up, "
+                f"event {sequence} ({event.type}): expected that {operation} is given up, "
                 f"but the code still waits for it, called at {operation.site}",
             )
 
@@ -159,6 +167,11 @@ class Ledger:
         self._made = deque(o for o in self._made if isinstance(o, Note))
         return found
 
+    def clear(self) -> None:
+        """Let go of every call: the run is put aside."""
+        for calls in (self.steps, self.timers, self.hooks, self._made, self._given_up):
+            calls.clear()
+
     # -- the decision ---------------------------------------------------------------------------
 
     @property
@@ -166,16 +179,16 @@ class Ledger:
         """Whether nothing is open and nothing new is asked for."""
         return not (self.steps or self.timers or self.hooks) and not self.asks
 
-    def commands(self, snapshot: WorkflowRunSnapshot, everything: bool) -> list[RuntimeCommand]:
+    def commands(self, snapshot: WorkflowRunSnapshot, everything: bool) -> Sequence[RuntimeCommand]:
         """What is given up, the open calls, and the new ones in the order in which they were made.
 
         Whoever drives on from its own last decision knows what is open; one open call then stands
         for all. ``everything`` names them all, so that a driver that takes over starts them again.
         """
-        new = [operation for operation in self._made if not operation.dropped]
-        if not everything and len(new) == 1:
-            command = new[0].command()
-            return [*self.closings(), command] if self._given_up else [command]
+        made = self._made
+        if len(made) == 1 and not (everything or self._given_up or made[0].dropped):
+            return (made[0].command(),)  # what nearly every turn asks for
+        new = [operation for operation in made if not operation.dropped]
         opened: list[Operation] = [
             *self.steps.values(),
             *self.timers.values(),
@@ -219,7 +232,7 @@ class Ledger:
             made.popleft()
         return None
 
-    def _opened_difference(self, step: StepOperation, event: FlowEventEnvelope) -> str | None:
+    def _opened_difference(self, step: StepOperation, event: AnyEvent) -> str | None:
         # Sealed with another key, or by another chain, it may still be the same input.
         recorded = event.data["input"]
         opened = self._codecs.open(recorded, self.run_id, STEP_INPUT, step.id)
@@ -228,10 +241,10 @@ class Ledger:
             step.input = recorded
         return difference
 
-    def _differs(self, event: FlowEventEnvelope, found: str) -> NoReturn:
+    def _differs(self, event: AnyEvent, sequence: int, found: str) -> NoReturn:
         raise NonDeterministic(
             self.run_id,
-            f"event {event.sequence} ({event.type}): expected {recorded_as(event)}, {found}",
+            f"event {sequence} ({event.type}): expected {recorded_as(event)}, {found}",
         )
 
 

@@ -22,13 +22,14 @@ from contextvars import Context, copy_context
 from datetime import timedelta
 from functools import partial
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
 from flowpg.authoring.errors import NotDurable, WorkflowStuck
 from flowpg.authoring.refusals import REFUSED, RefusingLoop
 from flowpg.authoring.tasks import Burst, CallSites, RunFuture, RunTask, shuffled_by
 from flowpg.authoring.waiting import MAKES_TASKS, Inline, Waiter, awaited_inline, waiter_for
+from flowpg.authoring.watchdog import Turn
 
 logger = logging.getLogger("flowpg.authoring")
 
@@ -37,6 +38,8 @@ _current_task: Callable[[Any], Any] = (
     _tasks.current_task if sys.version_info >= (3, 12) else vars(_tasks)["_current_tasks"].get
 )
 _new_handle: Any = object.__new__
+
+T = TypeVar("T")
 
 MAX_CALLBACKS = 1_000_000
 """Callbacks that one turn may run before it counts as never coming to rest."""
@@ -78,7 +81,6 @@ class RunLoop(RefusingLoop):
         self.run_id = run_id
         self.run: Any = run
         self.replaying = False
-        self.running = False
         self.dropped = False
         self.tasks: list[RunTask] = []
         self._ready: deque[asyncio.Handle] = deque()
@@ -89,38 +91,30 @@ class RunLoop(RefusingLoop):
         self._callbacks = CallSites("c")
         self._prune_at = 64
         self._burst: Burst | None = None
-        self._host: tuple[Any, Any] = (None, None)
-        self._collecting = False
-        self._hooks: Any = None
 
     # -- running --------------------------------------------------------------------------------
 
-    def __enter__(self) -> None:
-        """Take the thread over from the host's loop."""
-        host = events._get_running_loop()
-        task = _current_task(host) if host is not None else None
-        self._host = (host, task)
-        if task is not None:
-            _tasks._leave_task(host, task)  # type: ignore[arg-type]
-        events._set_running_loop(self)
-        self._hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(self._generator_begun, self._generator_lost)
+    def take_over(self, turn: Turn, work: Callable[[T], None], given: T) -> None:
+        """Run ``work(given)`` in a turn, with the thread taken over from the host's loop."""
+        host: Any = events._get_running_loop()
+        task: Any = _current_task(host) if host is not None else None
+        hooks = sys.get_asyncgen_hooks()
         # A collection in here would run finalizers at a moment that no replay can repeat.
-        self._collecting = gc.isenabled()
+        collecting = gc.isenabled()
         gc.disable()
-        self.running = True
-
-    def __exit__(self, *_: object) -> None:
-        """Give the thread back."""
-        self.running = False
-        if self._collecting:
-            gc.enable()
-        sys.set_asyncgen_hooks(*self._hooks)
-        host, task = self._host
-        self._host = (None, None)
-        events._set_running_loop(host)
         if task is not None:
-            _tasks._enter_task(host, task)
+            _tasks._leave_task(host, task)
+        events._set_running_loop(self)
+        sys.set_asyncgen_hooks(self._generator_begun, self._generator_lost)
+        try:
+            turn.run(work, given)
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+            events._set_running_loop(host)
+            if task is not None:
+                _tasks._enter_task(host, task)
+            if collecting:
+                gc.enable()
 
     def run_ready(self) -> None:
         """Run until nothing is ready. WorkflowStuck if that never comes."""
@@ -153,9 +147,10 @@ class RunLoop(RefusingLoop):
             {"message": f"Exception in callback {name}", "exception": error, "handle": handle}
         )
 
-    def wake(self, handle: asyncio.Handle) -> None:
-        """Run a handle, such as a timer that fired, with the next callbacks."""
-        self._ready.append(handle)
+    def wake(self, timer: RunTimer) -> None:
+        """Run a timer that fired with the next callbacks."""
+        timer.operation = None
+        self._ready.append(timer)
 
     def live_tasks(self) -> list[RunTask]:
         """The tasks that are not done, in the order of their numbers: ``as_completed`` creates its
@@ -252,6 +247,7 @@ class RunLoop(RefusingLoop):
         self._numbers += 1
         future = RunFuture(loop=self)
         future.number = self._numbers
+        future.operation = None
         return future
 
     def create_task(
@@ -310,7 +306,7 @@ class RunLoop(RefusingLoop):
 
     def is_running(self) -> bool:
         """Whether the run is being driven at this moment."""
-        return self.running
+        return events._get_running_loop() is self
 
     def is_closed(self) -> bool:
         """Never: a run's loop is simply dropped."""
@@ -393,7 +389,7 @@ class RunLoop(RefusingLoop):
     def _generator_lost(self, generator: AsyncGenerator[Any, Any]) -> None:
         # Left in the middle by workflow code: asyncio closes it in a task. Lost with a run that is
         # dropped, it is just forgotten.
-        if self.running and not self.dropped:
+        if self.is_running() and not self.dropped:
             self.create_task(generator.aclose())
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowpg.authoring.sites import Site
 from flowpg.model import jsontext
@@ -36,13 +36,16 @@ from flowpg.model.events import (
     RUN_PROGRESS_RECORDED,
     STEP_CREATED,
     WAIT_CREATED,
-    FlowEventEnvelope,
 )
 from flowpg.model.ids import MAX_ID_LENGTH
 from flowpg.model.operations import WorkflowProgress
+from flowpg.model.records import AnyEvent
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.sizes import is_omitted
 from flowpg.model.timeouts import StepTimeouts
+
+if TYPE_CHECKING:
+    from flowpg.authoring.steps import StepBase
 
 
 def operation_id(name: str, position: str) -> str:
@@ -91,7 +94,7 @@ class Operation:
         if self.future is not None and not self.future.done():
             self.future.cancel(reason)
 
-    def records(self, event: FlowEventEnvelope) -> bool:
+    def records(self, event: AnyEvent) -> bool:
         """Whether an event is of the type that records such a call."""
         return event.type == self.event_type
 
@@ -104,41 +107,37 @@ class Operation:
 
 
 class StepOperation(Operation):
-    """A call of a step."""
+    """A call of ``step``."""
 
     kind = "step"
     event_type = STEP_CREATED
 
-    __slots__ = ("decode", "input", "plain", "queue", "retry", "timeouts")
+    __slots__ = ("input", "plain", "retry", "step", "timeouts")
 
     def __init__(
         self,
         id: str,
-        name: str,
+        step: StepBase,
         site: Site,
         input: dict[str, Any],
-        retry: RetryPolicy,
-        decode: Callable[[Any], Any],
+        plain: dict[str, Any],
         future: asyncio.Future[Any],
-        timeouts: StepTimeouts | None = None,
-        plain: dict[str, Any] | None = None,
-        queue: str | None = None,
     ) -> None:
-        """``input`` as it is stored; ``plain`` is what it is, if that differs."""
+        """``input`` as it is stored; ``plain`` is what it is."""
         self.id = id
-        self.name = name
+        self.name = step.name
         self.site = site
         self.future = future
         self.recorded = False
         self.input = input
-        self.plain = input if plain is None else plain
-        self.retry = retry
-        self.timeouts = timeouts
-        self.queue = queue
-        self.decode = decode
+        self.plain = plain
+        self.step = step
+        self.retry = step.retry
+        self.timeouts = step.timeouts
 
     def command(self) -> ScheduleStep:
-        if self.timeouts is None and self.queue is None:
+        queue = self.step.queue
+        if self.timeouts is None and queue is None:
             # The usual call: what is not given is not checked.
             return ScheduleStep(
                 step_id=self.id, step_name=self.name, input=self.input, retry=self.retry
@@ -149,7 +148,7 @@ class StepOperation(Operation):
             input=self.input,
             retry=self.retry,
             timeouts=self.timeouts,
-            queue=self.queue,
+            queue=queue,
         )
 
     def closing(self) -> CancelStep:
@@ -163,7 +162,7 @@ class StepOperation(Operation):
             input=self.input,
             retry=self.retry,
             timeouts=self.timeouts,
-            queue=self.queue,
+            queue=self.step.queue,
         )
 
     def adopt(self, retry: RetryPolicy, timeouts: StepTimeouts | None) -> None:
@@ -283,7 +282,7 @@ class HookOperation(Operation):
         if self.claimed is not None:
             self.claimed.cancel(reason)
 
-    def records(self, event: FlowEventEnvelope) -> bool:
+    def records(self, event: AnyEvent) -> bool:
         return event.type == HOOK_CONFLICTED or super().records(event)
 
     def closing(self) -> DisposeHook:
@@ -375,7 +374,7 @@ KINDS = {
 """Which events record an operation, and of which kind."""
 
 
-def recorded_as(event: FlowEventEnvelope) -> str:
+def recorded_as(event: AnyEvent) -> str:
     """What an event recorded, in words: ``step 'charge#1'``."""
     kind, subject = KINDS[event.type], event.subject
     return kind if subject is None else f"{kind} {subject!r}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowpg.model import events
-from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.records import AnyEvent
 
 DECISIONS = frozenset(
     {
@@ -23,9 +23,12 @@ DECISIONS = frozenset(
 """Events that only a decision writes: whatever came before one was seen by workflow code."""
 
 
-def last_decision(new: Sequence[FlowEventEnvelope]) -> int:
-    """The sequence of the last decision among new events, 0 without one."""
+def last_decision(new: Sequence[AnyEvent], after: int) -> int:
+    """The sequence of the last decision among new events, which follow sequence ``after``; 0
+    without one."""
+    sequence = after + len(new)
     for event in reversed(new):
         if event.type in DECISIONS:
-            return event.sequence
+            return sequence
+        sequence -= 1
     return 0

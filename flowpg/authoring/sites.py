@@ -13,22 +13,18 @@ _OURS = (
 )
 
 
-class Site:
+class Site(tuple[CodeType, int]):
     """A place in the code: its line is worked out when someone asks."""
 
-    __slots__ = ("_code", "_offset")
-
-    def __init__(self, code: CodeType, offset: int) -> None:
-        self._code = code
-        self._offset = offset
+    __slots__ = ()
 
     def __str__(self) -> str:
-        line = self._code.co_firstlineno
-        for start, end, number in self._code.co_lines():
-            if start <= self._offset < end and number is not None:
+        code, offset = self
+        line = code.co_firstlineno
+        for start, end, number in code.co_lines():
+            if start <= offset < end and number is not None:
                 line = number
-        name = Path(self._code.co_filename).name
-        return f"{name}:{line} in {self._code.co_qualname}"
+        return f"{Path(code.co_filename).name}:{line} in {code.co_qualname}"
 
 
 def calling_site() -> Site:
@@ -36,17 +32,17 @@ def calling_site() -> Site:
     frame = sys._getframe(1)
     while _is_ours(frame.f_code) and frame.f_back is not None:
         frame = frame.f_back
-    return Site(frame.f_code, frame.f_lasti)
+    return Site((frame.f_code, frame.f_lasti))
 
 
 def site_of(frame: FrameType) -> Site:
     """The same, for the call that ``frame`` made or passed on."""
     code = frame.f_code
     if _known.get(code.co_filename) is False:
-        return Site(code, frame.f_lasti)
+        return Site((code, frame.f_lasti))
     while _is_ours(frame.f_code) and frame.f_back is not None:
         frame = frame.f_back
-    return Site(frame.f_code, frame.f_lasti)
+    return Site((frame.f_code, frame.f_lasti))
 
 
 # By file, since that is a string whose hash is known, and there are few.

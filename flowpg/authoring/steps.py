@@ -86,7 +86,9 @@ class StepBase:
         # The connection is none of the caller's arguments.
         skip = 0 if transaction is None else 1
         self.codec = codec or FunctionCodec(function, f"step {name!r}", skip=skip)
-        functools.update_wrapper(cast("Callable[..., Any]", self), function)
+        # Attributes of objects whose dictionary was asked for are found more slowly ever after.
+        updated = ("__dict__",) if getattr(function, "__dict__", None) else ()
+        functools.update_wrapper(cast("Callable[..., Any]", self), function, updated=updated)
 
     def durable_call(
         self, run: RunTurns, args: tuple[Any, ...], kwargs: dict[str, Any], site: Site
@@ -285,8 +287,10 @@ def stored_form(error: BaseException, fatal: Errors) -> Exception:
     return made
 
 
-async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor) -> Any:
-    """Run one attempt and return the result as JSON.
+async def run_step(
+    step: AnyStep, invocation: StepInvocation, threads: Callable[[], Executor]
+) -> Any:
+    """Run one attempt, of a plain function in one of ``threads``, and return the result as JSON.
 
     Raises the error in its stored form; CancelledError and EngineFault as they are.
     """
@@ -304,7 +308,7 @@ async def run_step(step: AnyStep, invocation: StepInvocation, threads: Executor)
                 working = functools.partial(transact_sync, step, invocation, args, kwargs)
                 call = functools.partial(copy_context().run, working)
             loop = events.get_running_loop()
-            result = await loop.run_in_executor(threads, _settled, invocation, call)
+            result = await loop.run_in_executor(threads(), _settled, invocation, call)
             if isinstance(result, _Stopped):
                 raise result.error
             if step.transaction is not None:

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 
 class RunFuture(asyncio.Future[Any]):
-    """A future of a run; ``number`` is its hash, ``operation`` the durable call it is of. The loop
-    sets both."""
+    """A future of a run; ``number`` is its hash, ``operation`` the durable call it is of, until
+    that is settled: the two refer to each other, and are to leave no garbage to collect."""
 
-    number = 0
-    operation: Any = None
+    __slots__ = ("number", "operation")
+
+    number: int
+    operation: Any
 
     def __hash__(self) -> int:
         return self.number
@@ -37,6 +39,7 @@ class RunFuture(asyncio.Future[Any]):
         if cancelled and self.operation is not None:
             loop: Any = self.get_loop()
             loop.run.give_up(self.operation)
+            self.operation = None
         return cancelled
 
 
@@ -56,6 +59,8 @@ class RunTask(asyncio.Task[Any]):
     """A task of a run. ``path`` says where it was created: ``""`` for the workflow itself, ``"2"``
     for the second task that created, ``"2.1"`` for the first of that one."""
 
+    __slots__ = ("calls", "children", "number", "path", "stream")
+
     def __init__(
         self,
         coro: Any,
@@ -67,6 +72,7 @@ class RunTask(asyncio.Task[Any]):
     ) -> None:
         self.number = number
         self.path = path
+        self.owner: RunTask | CallSites | None = None
         self.calls = 0
         self.children = 0
         self.stream: random.Random | None = None

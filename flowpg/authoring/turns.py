@@ -17,14 +17,14 @@ from contextvars import Context
 from datetime import datetime
 from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowpg.authoring.calls import RunCalls
 from flowpg.authoring.endings import Ending
 from flowpg.authoring.errors import HookClosed, WorkflowStuck
 from flowpg.authoring.failures import FailureOrigin, raisable, read_failure
 from flowpg.authoring.forgetting import forget
-from flowpg.authoring.operations import StepOperation
+from flowpg.authoring.operations import KINDS, StepOperation
 from flowpg.authoring.seen import last_decision
 from flowpg.authoring.unwinding import drop
 from flowpg.authoring.watchdog import DEFAULT_RULES, Turn, TurnRules
@@ -39,8 +39,9 @@ from flowpg.model.codecs import (
     is_sealed,
 )
 from flowpg.model.commands import Decision
-from flowpg.model.events import FlowEventEnvelope
+from flowpg.model.events import FlowEventEnvelope, NewEvent
 from flowpg.model.jsontext import copied
+from flowpg.model.records import AnyEvent
 from flowpg.replay.runtime import WorkflowInvocation
 
 if TYPE_CHECKING:
@@ -69,26 +70,30 @@ class RunTurns(RunCalls):
         self.consumed = 0
         self._input = invocation.input
         self._begun = False
-        self._attempts: dict[str, FlowEventEnvelope] = {}
-        # Events of the latest turn: they were folded before they were stored, so another process
-        # or a conflict may have put others in their place.
-        self._unconfirmed: Sequence[FlowEventEnvelope] = ()
-        # What follows, where the driver went on from the latest decision of this coroutine.
-        self._following: Sequence[FlowEventEnvelope] | None = None
+        self._attempts: dict[str, AnyEvent] = {}
+        # Events of the latest turn, which follow those that were confirmed: they were folded before
+        # they were stored, so another process or a conflict may have put others in their place.
+        self._unconfirmed: Sequence[AnyEvent] = ()
+        self._confirmed = 0
+        # What follows, where the driver went on from the latest decision of this coroutine, and by
+        # what its history knows that.
+        self._following: Sequence[AnyEvent] | None = None
+        self._stretch: object = None
 
     # -- the decision ---------------------------------------------------------------------------
 
     def continues(self, history: Sequence[FlowEventEnvelope]) -> bool:
         """Whether ``history`` begins with everything this coroutine has seen."""
-        tail = history[self.consumed - 1 :] if self._unconfirmed else ()
-        if tail and tail[0] is self._unconfirmed[-1]:
-            # The very event that was delivered last: the driver went on from this run's decision.
-            self._following = tail[1:]
-            return True
+        following: Any = getattr(history, "following", None)
+        if following is not None:
+            self._following = following(self._stretch, self.consumed)
+            if self._following is not None:
+                return True
         return len(history) >= self.consumed and all(
-            event.type == history[event.sequence - 1].type
-            and jsontext.equal(event.data, history[event.sequence - 1].data)
-            for event in self._unconfirmed
+            event.type == stored.type and jsontext.equal(event.data, stored.data)
+            for event, stored in zip(
+                self._unconfirmed, history[self._confirmed : self.consumed], strict=False
+            )
         )
 
     def advance(self, invocation: WorkflowInvocation, seen: int) -> Decision:
@@ -102,16 +107,18 @@ class RunTurns(RunCalls):
         snapshot = self.snapshot = invocation.snapshot
         if new is None:
             new = invocation.history[self.consumed :]
-        decided = last_decision(new)
-        if decided > self.decided:
-            self.decided = decided
+            self._stretch = getattr(invocation.history, "stretch", None)
+        before = self.consumed
+        # What this drive alone has added begins with this run's own decision, which is over.
+        own = goes_on and bool(new) and type(new[0]) is NewEvent
+        if not own:
+            self.decided = max(self.decided, last_decision(new, before))
         if seen < self.decided:
             seen = self.decided
-        with self.loop:
-            # Inside the loop's own block: whatever is raised, the thread is given back in order.
-            self.turn.run(self._deliver, new, seen)
+        # The turn is inside of that: whatever is raised, the thread is given back in order.
+        self.loop.take_over(self.turn, self._deliver, (new, seen, own))
         if new:
-            self._unconfirmed = new
+            self._unconfirmed, self._confirmed = new, before
         ending = self.ending
         if (ending.main is None or ending.main.done()) and ending.reached:
             return ending.decision(snapshot)
@@ -135,17 +142,25 @@ class RunTurns(RunCalls):
         self.ending.main = None
         for strand in strands:
             drop(strand)
+        # They refer to this run: without them it is gone at once, and leaves no garbage to collect.
+        self.ledger.clear()
+        del self.loop, self.ending
 
-    def _deliver(self, new: Sequence[FlowEventEnvelope], seen: int) -> None:
+    def _deliver(self, given: tuple[Sequence[AnyEvent], int, bool]) -> None:
+        new, seen, own = given
         loop = self.loop
-        for event in new:
-            sequence = event.sequence
-            loop.replaying = sequence <= seen
+        for sequence, event in enumerate(new, self.consumed + 1):
             kind = event.type
             if kind == events.STEP_STARTED:
                 self._attempts[event.data["step_id"]] = event
-            elif kind in _DELIVERIES:
-                _DELIVERIES[kind](self, event)
+            elif kind in _RECORDS:
+                loop.replaying = sequence <= seen
+                self._recorded(event, sequence, own)
+            else:
+                loop.replaying = sequence <= seen
+                deliver = _DELIVERIES.get(kind)
+                if deliver is not None:
+                    deliver(self, event)
             self.consumed = sequence
         if not self._begun:
             self._begin()
@@ -155,7 +170,7 @@ class RunTurns(RunCalls):
     def _created(self, event: FlowEventEnvelope) -> None:
         self.started_at = self.moment = event.recorded_at
 
-    def _started(self, event: FlowEventEnvelope) -> None:
+    def _started(self, event: AnyEvent) -> None:
         if not self._begun:
             self._begin()
 
@@ -171,13 +186,14 @@ class RunTurns(RunCalls):
         if not self.cancelling:
             self._run()
 
-    def _recorded(self, event: FlowEventEnvelope) -> None:
+    def _recorded(self, event: AnyEvent, sequence: int, own: bool) -> None:
         if not self.claims.open and event.type != events.HOOK_CONFLICTED:
-            self.ledger.record(event)
+            self.ledger.record(event, sequence, own)
             return
         while self.claims.never_recorded(event, self.snapshot.hooks):
             self._run()
-        self.ledger.record(event)
+        self.ledger.record(event, sequence, own)
+        self.consumed = sequence  # whoever is told now knows of it
         if event.type in _HOOKS:
             self.claims.record(event)
         for event in self.claims.tell():
@@ -185,7 +201,7 @@ class RunTurns(RunCalls):
             self._reach(event.recorded_at)
             self._run()
 
-    def _step_completed(self, event: FlowEventEnvelope) -> None:
+    def _step_completed(self, event: AnyEvent) -> None:
         data = event.data
         step = self._settled(data["step_id"])
         if step is None:
@@ -194,14 +210,14 @@ class RunTurns(RunCalls):
             output = data["output"]
             if type(output) is dict and "$" in output and is_sealed(output):
                 output = self.codecs.open(output, self.run_id, STEP_OUTPUT, step.id)
-            value = step.decode(output)
+            value = step.step.codec.decode_result(output)
         except SerializationError as error:
             raise UndecodablePayload(f"run {self.run_id!r}: {error}") from None
         if not step.future.done():
             step.future.set_result(value)
         self._run()
 
-    def _step_failed(self, event: FlowEventEnvelope) -> None:
+    def _step_failed(self, event: AnyEvent) -> None:
         step = self._settled(event.data["step_id"])
         if step is None:
             return
@@ -213,20 +229,21 @@ class RunTurns(RunCalls):
 
     def _settled(self, step_id: str) -> StepOperation | None:
         attempt = self._attempts.pop(step_id, None)
-        if attempt is not None and attempt.recorded_at > self.moment:
+        began = None if attempt is None else attempt.recorded_at
+        if began is not None and began > self.moment:
             # Its handler began after this was stored, so this time is final.
-            self.moment = attempt.recorded_at
+            self.moment = began
         return self.ledger.take_step(step_id)
 
-    def _timer_fired(self, event: FlowEventEnvelope) -> None:
+    def _timer_fired(self, event: AnyEvent) -> None:
         timer = self.ledger.take_timer(event.data["wait_id"])
         self._reach(self.snapshot.waits[event.data["wait_id"]].resume_at)
         if timer is not None:
             timer.fire()
             self._run()
 
-    def _closed(self, event: FlowEventEnvelope) -> None:
-        self.ledger.closed(event)
+    def _closed(self, event: AnyEvent) -> None:
+        self.ledger.closed(event, self.consumed + 1)
 
     def _hook_received(self, event: FlowEventEnvelope) -> None:
         hook = self.ledger.take_hook(event.data["hook_id"])
@@ -242,7 +259,7 @@ class RunTurns(RunCalls):
             hook.future.exception()
         self._run()
 
-    def _hook_disposed(self, event: FlowEventEnvelope) -> None:
+    def _hook_disposed(self, event: AnyEvent) -> None:
         hook = self.ledger.take_hook(event.data["hook_id"])
         if self.snapshot.hooks[event.data["hook_id"]].expires_at is None:
             self._reach(event.recorded_at)
@@ -274,8 +291,8 @@ class RunTurns(RunCalls):
         if main is not None and main.done():
             self.ending.look()
 
-    def _reach(self, moment: datetime) -> None:
-        if moment > self.moment:
+    def _reach(self, moment: datetime | None) -> None:
+        if moment is not None and moment > self.moment:
             self.moment = moment
 
     @property
@@ -285,17 +302,10 @@ class RunTurns(RunCalls):
 
 
 _HOOKS = frozenset({events.HOOK_CREATED, events.HOOK_CONFLICTED})
-
-_DELIVERIES: dict[str, Callable[[RunTurns, FlowEventEnvelope], None]] = {
+_RECORDS = frozenset(KINDS)
+_DELIVERIES: dict[str, Callable[[RunTurns, Any], None]] = {
     events.RUN_CREATED: RunTurns._created,
     events.RUN_STARTED: RunTurns._started,
-    events.STEP_CREATED: RunTurns._recorded,
-    events.WAIT_CREATED: RunTurns._recorded,
-    events.HOOK_CREATED: RunTurns._recorded,
-    events.HOOK_CONFLICTED: RunTurns._recorded,
-    events.RUN_PROGRESS_RECORDED: RunTurns._recorded,
-    events.RUN_ATTRIBUTES_SET: RunTurns._recorded,
-    events.PATCH_RECORDED: RunTurns._recorded,
     events.STEP_COMPLETED: RunTurns._step_completed,
     events.STEP_FAILED: RunTurns._step_failed,
     events.STEP_NON_RETRYABLE: RunTurns._step_failed,

@@ -27,12 +27,14 @@ from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from flowpg.authoring.errors import TurnTooLong
 from flowpg.errors import InvalidArgument
 
 logger = logging.getLogger("flowpg.authoring.watchdog")
+
+T = TypeVar("T")
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LONGEST_LOOK = 0.5
@@ -83,8 +85,8 @@ class Turn:
         self.looked = self.seen = self.strike_at = 0.0
         self.reported = False
 
-    def run(self, work: Callable[..., None], *args: Any) -> None:
-        """Run workflow code, ``work(*args)``. TurnTooLong if it was abandoned, whatever it
+    def run(self, work: Callable[[T], None], given: T) -> None:
+        """Run workflow code, ``work(given)``. TurnTooLong if it was abandoned, whatever it
         made of that."""
         try:
             try:
@@ -94,7 +96,7 @@ class Turn:
                 open_turns[thread] = self
                 if _watchdog is None:
                     _start()
-                work(*args)
+                work(given)
             finally:
                 self.leave()
         except TurnAbandoned:

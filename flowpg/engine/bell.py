@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 
 class Bell:
     """Wakes the one drive that waits. A ring that nobody waits for is forgotten: whoever rings
     leaves its news elsewhere, and the drive looks for them before it waits."""
 
-    __slots__ = ("_late", "_waiter")
+    __slots__ = ("_waiter",)
 
     def __init__(self) -> None:
-        self._waiter: asyncio.Future[None] | None = None
-        self._late = False
+        self._waiter: asyncio.Future[bool] | None = None
 
     @property
     def waited_on(self) -> bool:
@@ -24,23 +24,19 @@ class Bell:
         """Wake the drive."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            waiter.set_result(False)
 
-    async def wait(self, seconds: float | None) -> bool:
-        """Wait for a ring, at most ``seconds``. Says whether that time ran out."""
+    def wait(self, seconds: float | None) -> Awaitable[bool]:
+        """To be awaited: a ring, or that ``seconds`` pass without one. Says whether they did."""
         loop = asyncio.get_running_loop()
-        self._late = False
-        self._waiter = loop.create_future()
-        if seconds is None:
-            await self._waiter
-            return False
-        timer = loop.call_later(seconds, self._ring_late)
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-        return self._late
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiter = waiter
+        if seconds is not None:
+            timer = loop.call_later(seconds, _give_up, waiter)
+            waiter.add_done_callback(lambda _: timer.cancel())
+        return waiter
 
-    def _ring_late(self) -> None:
-        self._late = True
-        self.ring()
+
+def _give_up(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(True)

@@ -86,9 +86,10 @@ class PatientStore:
             except StoreUnavailable as error:
                 await self._pause(error, since, attempt)
 
-    async def _send(self, append: Append, routed: Sequence[Route]) -> AppendResult:
-        if not routed:
-            return await self._store.append(append)
+    def _send(self, append: Append, routed: Sequence[Route]) -> Awaitable[AppendResult]:
+        return self._send_routed(append, routed) if routed else self._store.append(append)
+
+    async def _send_routed(self, append: Append, routed: Sequence[Route]) -> AppendResult:
         assert isinstance(self._store, PostgresEventStore)  # what ``routes`` says
         return (await self._store.call(route_steps(append, routed)))[0]
 

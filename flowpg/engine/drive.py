@@ -131,7 +131,7 @@ class RunDrive:
             if self._lost:
                 self._owned = False
                 raise LeaseLost(self.run_id, self._lease.epoch)
-            if self._handlers.has_settled:
+            if self._handlers.settled:
                 self._take_outcomes()
                 if self._untold:
                     await self._tell()
@@ -257,7 +257,7 @@ class RunDrive:
 
     def _fold_outcomes(self, tip: RunTip) -> list[StepLaunch]:
         launches: list[StepLaunch] = []
-        if self._handlers.has_settled:
+        if self._handlers.settled:
             self._take_outcomes()
         for settled in self._outcomes:
             outcome = settled.outcome
@@ -370,7 +370,7 @@ class RunDrive:
     async def _wait(self) -> None:
         """Until a handler settles, the run is woken, a deadline passes, or the lease is lost."""
         handlers = self._handlers
-        if self._stale or self._lost or handlers.has_settled or not handlers.busy:
+        if self._stale or self._lost or handlers.settled or not handlers.busy:
             return
         seconds: float | None = None
         if not self._halted:

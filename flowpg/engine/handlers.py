@@ -101,17 +101,13 @@ class StepHandlers:
         self._begins = bool(getattr(runtime, "begins_steps", False))
         self._running: dict[str, _Running] = {}
         self._leaving: set[asyncio.Task[None]] = set()
-        self._settled: list[Settled] = []
+        self.settled: list[Settled] = []
+        """The outcomes that are there to be taken."""
 
     @property
     def busy(self) -> bool:
         """Whether a handler is at work, or an outcome was not taken yet."""
-        return bool(self._running or self._settled)
-
-    @property
-    def has_settled(self) -> bool:
-        """Whether outcomes are there to be taken."""
-        return bool(self._settled)
+        return bool(self._running or self.settled)
 
     def running(self) -> list[tuple[str, int]]:
         """Step id and attempt of every handler at work."""
@@ -122,9 +118,9 @@ class StepHandlers:
         entry = self._running.get(step_id)
         if entry is not None and entry.attempt == attempt:
             return True
-        if not self._settled:
+        if not self.settled:
             return False
-        return any(s.step_id == step_id and s.attempt == attempt for s in self._settled)
+        return any(s.step_id == step_id and s.attempt == attempt for s in self.settled)
 
     def launch(
         self,
@@ -150,6 +146,7 @@ class StepHandlers:
             if limits.over:
                 self._time_out(entry, spent(invocation.step_id, limits.timeouts))
                 return
+            invocation.limited = True
             expired = functools.partial(self._expired, entry)
             entry.clock = AttemptClock(invocation.step_id, limits, expired)
         self._running[invocation.step_id] = entry
@@ -229,7 +226,7 @@ class StepHandlers:
 
     def take(self) -> list[Settled]:
         """The outcomes since the last call, in the order in which they settled."""
-        settled, self._settled = self._settled, []
+        settled, self.settled = self.settled, []
         return settled
 
     def abandon(self, step_id: str) -> None:
@@ -247,7 +244,7 @@ class StepHandlers:
         """Cancel every handler and forget what has settled."""
         for step_id in list(self._running):
             self.abandon(step_id)
-        self._settled.clear()
+        self.settled.clear()
 
     async def gone(self, grace: timedelta) -> None:
         """Wait until cancelled handlers have cleaned up, at most ``grace``."""
@@ -300,7 +297,7 @@ class StepHandlers:
             self._details.setdefault(step_id, None)
             _log(invocation, entry.attempts, settled.outcome, raised)
         del self._running[step_id]
-        self._settled.append(settled)
+        self.settled.append(settled)
         self._on_settled()
 
     def _expired(self, entry: _Running, error: StepTimeout) -> None:
@@ -318,7 +315,7 @@ class StepHandlers:
         outcome = Failure(describe(error), retryable=not final)
         self._details.setdefault(step.step_id, None)
         _log(step, entry.attempts, outcome, error)
-        self._settled.append(Settled(step.step_id, entry.attempt, outcome))
+        self.settled.append(Settled(step.step_id, entry.attempt, outcome))
         self._on_settled()
 
     async def _call_in_thread(self, invocation: StepInvocation) -> Any:

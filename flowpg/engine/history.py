@@ -1,7 +1,8 @@
 """The history of a driven run: what was loaded, and what the drive has added since.
 
-Workflow code that decides from the snapshot never looks at the events, so an event of the drive is
-made an envelope when somebody reads it, and not before.
+Workflow code that decides from the snapshot never looks at the events, and durable asyncio looks at
+those of its own drive as they are: so an event of the drive is made an envelope when somebody reads
+it as one, and not before.
 """
 
 from __future__ import annotations
@@ -9,28 +10,30 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, overload
+from typing import overload
 from uuid import UUID
 
-from flowpg.model.events import FlowEventEnvelope, NewEvent
+from flowpg.model.events import STEP_STARTED, FlowEventEnvelope, NewEvent
+from flowpg.model.records import AnyEvent
 
 
 class RunHistory(Sequence[FlowEventEnvelope]):
-    """Stored events, followed by ``pending`` ones, which have a provisional time."""
+    """Stored events, followed by pending ones, which have a provisional time."""
 
-    __slots__ = ("_made", "_pending", "_previewed", "_provisional", "_run_id", "_stored", "_unmade")
+    __slots__ = ("_made", "_own", "_provisional", "_read", "_run_id", "_stored", "stretch")
 
     def __init__(self, run_id: str, stored: Iterable[FlowEventEnvelope]) -> None:
         self._run_id = run_id
         self._made = list(stored)
-        self._stored = len(self._made)  # how many events are stored, made or not
-        self._unmade: list[tuple[Sequence[NewEvent], datetime]] = []
-        self._pending: Sequence[NewEvent] = ()
-        self._previewed = 0  # how many of the pending events are made
+        self._read = len(self._made)  # how many events were read; those that follow are our own
+        self._own: list[NewEvent] = []
+        self._stored = self._read
         self._provisional: datetime
+        self.stretch = object()
+        """Another one whenever others were found to have begun steps: nobody here runs these."""
 
     def __len__(self) -> int:
-        return self._stored + len(self._pending)
+        return self._read + len(self._own)
 
     @overload
     def __getitem__(self, index: int) -> FlowEventEnvelope: ...
@@ -42,43 +45,48 @@ class RunHistory(Sequence[FlowEventEnvelope]):
     def __iter__(self) -> Iterator[FlowEventEnvelope]:
         return iter(self._all())
 
+    def following(self, stretch: object, sequence: int) -> Sequence[AnyEvent] | None:
+        """The events after ``sequence``, for who has seen those up to there in this very history;
+        None if that was in another ``stretch``."""
+        if stretch is not self.stretch:
+            return None
+        if sequence < self._read:
+            return self._all()[sequence:]
+        return self._own[sequence - self._read :]
+
     def take_in(self, news: Sequence[FlowEventEnvelope]) -> None:
         """Add events that others have stored, with nothing pending."""
-        self._all().extend(news)
-        self._stored += len(news)
+        made = self._all()
+        made += news
+        self._own = []
+        self._read = self._stored = len(made)
+        if any(event.type == STEP_STARTED for event in news):
+            self.stretch = object()
 
     def pend(self, events: Sequence[NewEvent], now: datetime) -> None:
-        """``events`` are now all that is pending: those so far, and new ones after them, read as
-        of ``now`` until they are stored. The list is referred to, not copied."""
-        self._pending = events
+        """Add events that are about to be stored, read as of ``now`` until they are."""
+        self._own += events
         self._provisional = now
 
-    def replace_pending(self, place: int) -> None:
-        """The pending event at ``place`` is another one now."""
-        if place < self._previewed:
-            event, at = self._pending[place], self._stored + place
-            self._all()[at] = _Driven(
-                self._run_id, at + 1, self._provisional, event.type, event.data
-            )
+    def replace_pending(self, place: int, event: NewEvent) -> None:
+        """``event`` takes the place of that pending event."""
+        at = self._stored + place
+        self._own[at - self._read] = event
+        if at < len(self._made):
+            self._made[at] = self._envelope(event, at + 1)
 
     def drop_pending(self) -> None:
         """What was pending will not be stored."""
-        del self._made[len(self._made) - self._previewed :]
-        self._pending = ()
-        self._previewed = 0
+        del self._own[self._stored - self._read :]
+        del self._made[self._stored :]
 
-    def stored(self, recorded_at: datetime) -> None:
-        """What was pending is stored, all of it at that time."""
-        events, self._pending = self._pending, ()
-        self._stored += len(events)
-        if not self._previewed:
-            self._unmade.append((events, recorded_at))
-            return
-        made = self._made
-        for envelope in made[len(made) - self._previewed :]:
-            envelope.recorded_at = recorded_at
-        self._make(events[self._previewed :], recorded_at)
-        self._previewed = 0
+    def stored(self) -> None:
+        """What was pending is stored, and its events have their times."""
+        early = self._made[self._stored :]  # was read as it was pending
+        if early:
+            for envelope, event in zip(early, self._own[self._stored - self._read :], strict=False):
+                envelope.recorded_at = event.recorded_at or self._provisional
+        self._stored = self._read + len(self._own)
 
     def latest(self, count: int) -> list[FlowEventEnvelope]:
         """The last ``count`` events."""
@@ -86,20 +94,14 @@ class RunHistory(Sequence[FlowEventEnvelope]):
         return made[len(made) - count :]
 
     def _all(self) -> list[FlowEventEnvelope]:
-        if self._unmade:
-            for events, recorded_at in self._unmade:
-                self._make(events, recorded_at)
-            self._unmade.clear()
-        if self._previewed < len(self._pending):
-            self._make(self._pending[self._previewed :], self._provisional)
-            self._previewed = len(self._pending)
-        return self._made
+        made = self._made
+        for event in self._own[len(made) - self._read :]:
+            made.append(self._envelope(event, len(made) + 1))
+        return made
 
-    def _make(self, events: Sequence[NewEvent], recorded_at: datetime) -> None:
-        made, run_id = self._made, self._run_id
-        for event in events:
-            sequence = len(made) + 1
-            made.append(_Driven(run_id, sequence, recorded_at, event.type, event.data))
+    def _envelope(self, event: NewEvent, sequence: int) -> FlowEventEnvelope:
+        recorded_at = event.recorded_at or self._provisional
+        return _Driven(self._run_id, sequence, "", recorded_at, event.type, data=event.data)
 
 
 class _Driven(FlowEventEnvelope):
@@ -107,17 +109,6 @@ class _Driven(FlowEventEnvelope):
     and it costs as much as folding the event."""
 
     __slots__ = ()
-
-    def __init__(
-        self, run_id: str, sequence: int, recorded_at: datetime, type: str, data: dict[str, Any]
-    ) -> None:
-        self.run_id = run_id
-        self.sequence = sequence
-        self.recorded_at = recorded_at
-        self.type = type
-        self.schema_version = None
-        self._payload = self._timestamp = None
-        self._data = data
 
     @property
     def event_id(self) -> str:

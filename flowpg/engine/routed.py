@@ -110,7 +110,7 @@ class RoutedStep:
         )
         invocation.task_id = lease.task_id
         self._handlers.launch(invocation, step.retry.attempts, limits, again=lease.again)
-        while not self._handlers.has_settled:
+        while not self._handlers.settled:
             if self._over:
                 return None
             await self._bell.wait(None)

@@ -44,6 +44,7 @@ class RunTip:
         self.run_id = loaded.run_id
         self.history = RunHistory(loaded.run_id, loaded.history)
         self.snapshot: WorkflowRunSnapshot = projection.project(self.run_id, loaded.history)
+        self._look()
         self._take_stored(loaded)
         self.queue: str | None = None
         """The queue of the run, once somebody has asked."""
@@ -66,6 +67,7 @@ class RunTip:
             return False
         news = loaded.history[1:]
         projection.fold_onto(self.snapshot, news)
+        self._look()
         self.history.take_in(news)
         self._take_stored(loaded)
         self._now = max(self._now, loaded.now)
@@ -114,24 +116,23 @@ class RunTip:
         self._now = max(self._now, now)
         self._read_at = monotonic()
 
-    @property
-    def terminal(self) -> bool:
+    def _look(self) -> None:
+        # After each fold, and not at each of the many questions in between.
+        snapshot = self.snapshot
+        work = snapshot.open
+        self.terminal = snapshot.status in TERMINAL_STATUSES
         """Whether the run has ended, the pending events included."""
-        return self.snapshot.status in TERMINAL_STATUSES
-
-    @property
-    def suspends(self) -> bool:
+        self.suspends = bool(work.waits or work.hooks or work.delayed)
         """Whether the run waits for a timer, a hook or a delayed retry. If not, nothing of it has a
         deadline."""
-        work = self.snapshot.open
-        return bool(work.waits or work.hooks or work.delayed)
 
     def fold(self, events: Sequence[NewEvent]) -> None:
         """Fold events and keep them for the next append. InvalidTransition if they may not be."""
         if events:
             projection.fold_new(self.snapshot, events, self._now)
+            self._look()
             self.pending += events
-            self.history.pend(self.pending, self._now)
+            self.history.pend(events, self._now)
 
     def concede_hook(self, hook_id: str, owner_run_id: str, owner_hook_id: str) -> bool:
         """Replace the pending event of a hook by that of its conflict with the hook that holds its
@@ -143,7 +144,8 @@ class RunTip:
                 conflict = hook_conflicted(hook_id, owner_run_id, owner_hook_id)
                 self.pending[place] = conflict
                 projection.concede_hook(self.snapshot, conflict.data)
-                self.history.replace_pending(place)
+                self.history.replace_pending(place, conflict)
+                self._look()
                 return True
         return False
 
@@ -182,13 +184,14 @@ class RunTip:
             return
         for event in events:
             event.text = None  # it was sent, and would only take room
+            event.recorded_at = recorded_at
             if event.due_in is not None:
                 due = (recorded_at + event.due_in).astimezone(UTC)
                 event.data[DEADLINE_FIELDS[event.type]] = due.strftime(_STORED_TIME)
                 projection.restamp(self.snapshot, (event,), recorded_at)
             elif event.type in _TIMED and self.snapshot.steps[event.data["step_id"]].timeouts:
                 projection.restamp(self.snapshot, (event,), recorded_at)
-        self.history.stored(recorded_at)
+        self.history.stored()
         self.stored = self.snapshot.last_sequence
         self.saw(recorded_at)
 

@@ -117,18 +117,18 @@ def subject_of(event_type: str, data: dict[str, Any]) -> str | None:
 
 @dataclass(slots=True)
 class NewEvent:
-    """An event before it is stored.
+    """An event before it is stored; ``recorded_at`` once it is.
 
     ``due_in`` asks the store to compute the deadline from its own clock: recorded time plus this
     duration, written into the payload under the name of ``DEADLINE_FIELDS``. ``due_at`` is an
-    absolute deadline that ``data`` already holds. At most one of them is set.
-    """
+    absolute deadline that ``data`` already holds. At most one of them is set."""
 
     type: str
     data: dict[str, Any] = field(repr=False)
     due_at: datetime | None = None
     due_in: timedelta | None = None
     text: str | None = field(default=None, repr=False)
+    recorded_at: datetime | None = field(default=None, repr=False, compare=False)
 
     @property
     def subject(self) -> str | None:

@@ -13,6 +13,9 @@ from flowpg.model.events import FlowEventEnvelope, NewEvent
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.spec import WorkflowSpec
 
+AnyEvent = NewEvent | FlowEventEnvelope
+"""An event that is stored, or about to be."""
+
 
 @dataclass(slots=True)
 class Append:

@@ -28,12 +28,19 @@ from flowpg.replay.projection_steps import LAST_SAFE_YEAR, check_representable
 
 _NO_TIME = timedelta(0)
 
+# Step names come back in every run of a workflow; the bound is for programs that make them up.
+_checked_names: set[str] = set()
+_MOST_NAMES = 1024
+
 
 def new_step(command: StepCommand, now: datetime) -> NewEvent:
     """``step_created``. InvalidTransition for a blank id or a policy that cannot be followed."""
     step_id, name, retry = command.step_id, command.step_name, command.retry
     check_id(step_id, "step id")
-    check_id(name, "step name")
+    if name not in _checked_names:
+        check_id(name, "step name")
+        if len(_checked_names) < _MOST_NAMES:
+            _checked_names.add(name)
     if now.year >= LAST_SAFE_YEAR:
         check_representable(retry, now)
     retry_text, retry_wire = stored_form(retry)

@@ -141,6 +141,7 @@ class StepInvocation:
         "heartbeat_details",
         "host",
         "input",
+        "limited",
         "run_id",
         "step_id",
         "step_name",
@@ -167,6 +168,8 @@ class StepInvocation:
         self.workflow_name = workflow_name
         self.host = host
         """The engine that runs it, for the methods below."""
+        self.limited = False
+        """Whether the engine wants to know when it begins: something limits its time."""
         self.cancelled = False
         """Whether nobody waits for the result any more: it took too long, its run has ended, or
         another process drives it. A coroutine gets a CancelledError besides; a thread cannot be
@@ -203,7 +206,7 @@ class StepInvocation:
         """The work begins now. For a runtime that sets ``begins_steps``, since it may let a step
         wait for a free thread; of any other the engine takes the call of ``run_step`` for the
         beginning. From any thread."""
-        if self.host is not None:
+        if self.limited and self.host is not None:
             self.host.begin(self)
 
     async def transact(

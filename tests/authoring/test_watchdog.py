@@ -243,7 +243,7 @@ while struck < 50 and turns < 1_000_000:
     turns += 1
     turn.strikes = 0
     try:
-        turn.run(lambda: [n for n in range(400)])
+        turn.run(lambda _: [n for n in range(400)], None)
     except TurnTooLong:
         struck += 1
 turn.strikes = 1
