@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,6 +12,8 @@ from psycopg_pool import ConnectionPool
 
 from flowpg.postgres.errors import connection_refused
 from flowpg.postgres.pool import connection_options
+
+_open: weakref.WeakSet[ConnectionPool[Any]] = weakref.WeakSet()
 
 
 def open_pool(dsn: str, max_size: int, prepare: bool) -> ConnectionPool[Any]:
@@ -20,7 +24,7 @@ def open_pool(dsn: str, max_size: int, prepare: bool) -> ConnectionPool[Any]:
         psycopg.connect(dsn, **options).close()
     except psycopg.Error as error:
         raise connection_refused(error) from None
-    return ConnectionPool(
+    pool = ConnectionPool(
         dsn,
         kwargs=options,
         min_size=0,
@@ -29,6 +33,16 @@ def open_pool(dsn: str, max_size: int, prepare: bool) -> ConnectionPool[Any]:
         open=True,
         name="flowpg",
     )
+    _open.add(pool)
+    return pool
+
+
+@atexit.register
+def _close_what_is_left() -> None:
+    # Its threads are daemons. From Python 3.13 on the interpreter cannot wait for them any more
+    # when it lets go of the pool, and that would say so after five seconds for each.
+    for pool in list(_open):
+        pool.close()
 
 
 def statement(connection: psycopg.Connection[Any]) -> AbstractContextManager[Any]:
