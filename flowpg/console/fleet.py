@@ -1,4 +1,4 @@
-"""The commands about the fleet: which build may be retired, and a scheduler beside the workers."""
+"""The commands about the fleet: how it does, which build may be retired, a scheduler beside it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from flowpg.console.logs import log_to_stderr
 from flowpg.console.target import DsnOption, SchemaOption, open_target
 from flowpg.fleet.builds import runtime_build_usage
 from flowpg.fleet.scheduler import FlowScheduler
+from flowpg.postgres.fleet_verbs import HealthFact, fleet_health
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
 from flowpg.postgres.task_verbs import RuntimeBuildUsage
 from flowpg.store.postgres import PostgresEventStore
@@ -21,8 +22,24 @@ from flowpg.store.postgres import PostgresEventStore
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
+    app.command()(health)
     app.command()(builds)
     app.command()(scheduler)
+
+
+def health(dsn: DsnOption = None, schema: SchemaOption = DEFAULT_SCHEMA) -> None:
+    """Say where work waits, and for what. Exit code 1 if no live worker takes some of it."""
+    with open_target(dsn, schema=schema) as target:
+
+        async def look() -> list[HealthFact]:
+            async with await PostgresEventStore.connect(target.dsn, schema=schema) as store:
+                return await store.call(fleet_health())
+
+        facts = asyncio.run(look())
+    for text in lines.health(facts):
+        typer.echo(text)
+    if any(fact.kind == "unserved" for fact in facts):
+        raise typer.Exit(1)
 
 
 def builds(

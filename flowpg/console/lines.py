@@ -20,6 +20,7 @@ from flowpg.model.inspection import (
 )
 from flowpg.model.snapshot import HookSnapshot, HookStatus, WorkflowRunSnapshot
 from flowpg.model.times import format_time
+from flowpg.postgres.fleet_verbs import HealthFact
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")]
 """The ``--json`` option of the commands that print either."""
@@ -54,6 +55,27 @@ def run_list(rows: Sequence[RunRow]) -> Iterator[str]:
             yield f"    blocked: {_line(row.blocked_reason)}"
         if row.waiting_for:
             yield f"    waiting: {_line(row.waiting_for)}"
+
+
+def health(facts: Sequence[HealthFact]) -> Iterator[str]:
+    """A line for each fact of ``flow_health``."""
+    for fact in facts:
+        since = "" if fact.age is None else f", for {fact.age.total_seconds():.0f} s"
+        if fact.kind == "queue":
+            more = (f"{value} {name}" for name, value in fact.detail.items() if name != "paused")
+            paused = ", paused" if fact.detail.get("paused") else ""
+            yield f"queue {fact.name}: {fact.count} ready{since}; {', '.join(more)}{paused}"
+        elif fact.kind == "unserved":
+            build = fact.detail.get("build")
+            of = "" if build is None else f" of build {build}"
+            yield f"no worker for {fact.name}{of}: {counted(fact.count, 'task')}{since}"
+        elif fact.kind == "wakeups":
+            yield f"deadlines passed and not dispatched: {fact.count}{since}"
+        elif fact.kind == "snapshot":
+            behind = counted(fact.count, "transaction")
+            yield f"oldest snapshot: {fact.name}, {behind} behind{since}"
+        else:
+            yield f"live {fact.kind}: {fact.count}"
 
 
 def counts(summary: WorkflowRunSummary) -> str:

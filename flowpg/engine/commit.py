@@ -119,10 +119,16 @@ class PatientStore:
         return await self._insist(lambda: self._store.step_heartbeat(run_id, step_id))
 
     async def give_back(
-        self, lease: RunLease, delay: timedelta, blocked_reason: str | None
+        self,
+        lease: RunLease,
+        delay: timedelta,
+        blocked_reason: str | None,
+        missing_step: str | None,
     ) -> None:
         """Give up a lease with work left, once and without patience."""
-        await self._store.give_back(lease, delay=delay, blocked_reason=blocked_reason)
+        await self._store.give_back(
+            lease, delay=delay, blocked_reason=blocked_reason, missing_step=missing_step
+        )
 
     async def release(self, lease: RunLease) -> bool:
         """Give back the lease of a run with nothing left to do."""

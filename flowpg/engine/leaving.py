@@ -9,7 +9,7 @@ from datetime import timedelta
 from flowpg.engine.errortext import blocked_delay, blocked_reason
 from flowpg.engine.handlers import StepHandlers
 from flowpg.engine.parts import DriveParts
-from flowpg.errors import StoreError
+from flowpg.errors import StoreError, UnknownStep
 from flowpg.model.records import RunLease
 
 logger = logging.getLogger("flowpg.engine.drive")
@@ -57,7 +57,8 @@ async def _close(
     try:
         if reason is not None and await parts.store.has_ended(lease.run_id):
             return await parts.store.release(lease)
-        await parts.store.give_back(lease, delay, reason)
+        missing = error.name if isinstance(error, UnknownStep) else None
+        await parts.store.give_back(lease, delay, reason, missing)
     except Exception as failure:  # noqa: BLE001  the lease then runs out by itself
         logger.warning(
             "the lease of run %r could not be given back (%s); it runs out by itself",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -59,6 +60,7 @@ _LIVE = Function(
         "last_beat",
     ),
 )
+_HEALTH = Function("flow_health", (), ("kind", "name", "count", "age", "detail:text"))
 _HINT = Function("flow_listen_hint", ("text[]", "interval"))
 _CHANNEL = Function("flow_channel", ())
 _STRAYS = Function("flow_release_strays", ("text[]", "text", "json"), ("released", "busy"))
@@ -115,6 +117,29 @@ def live_workers() -> Call[list[WorkerRow]]:
         return [WorkerRow(**_members(row)) for row in rows]
 
     return Call(_LIVE, (), read)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFact:
+    """A row of ``flow_health``, which says what each kind counts."""
+
+    kind: str
+    name: str
+    count: int
+    age: timedelta | None
+    detail: dict[str, Any]
+
+
+def fleet_health() -> Call[list[HealthFact]]:
+    """What an operator looks at first."""
+
+    def read(rows: Sequence[Row]) -> list[HealthFact]:
+        return [
+            HealthFact(kind, name, count, age, json.loads(detail) if detail else {})
+            for kind, name, count, age, detail in rows
+        ]
+
+    return Call(_HEALTH, (), read)
 
 
 def listen_hint(queues: Sequence[str], idle: timedelta) -> Call[timedelta | None]:

@@ -73,7 +73,7 @@ _HEARTBEAT = Function(
     "flow_heartbeat", ("json", "interval"), ("run_id", "held", "wakes", "head_sequence")
 )
 _RELEASE_RUN = Function("flow_release_run", ("text", "bigint", "bigint"))
-_GIVE_BACK = Function("flow_give_back", ("text", "bigint", "interval", "text"))
+_GIVE_BACK = Function("flow_give_back", ("text", "bigint", "interval", "text", "text"))
 _ENQUEUE_DUE = Function(
     "flow_enqueue_due", ("integer", "timestamptz"), ("run_id", "kind", "subject_id", "due_at")
 )
@@ -217,10 +217,16 @@ def release_run(lease: RunLease) -> Call[bool]:
     return Call(_RELEASE_RUN, (lease.run_id, str(lease.epoch), str(lease.wakes)), _bool)
 
 
-def give_back(lease: RunLease, delay: timedelta, blocked_reason: str | None) -> Call[bool]:
+def give_back(
+    lease: RunLease,
+    delay: timedelta,
+    blocked_reason: str | None,
+    missing_step: str | None = None,
+) -> Call[bool]:
     """Give up a lease with work left."""
     reason = check_text(blocked_reason, "blocked reason")
-    values = (lease.run_id, str(lease.epoch), interval_text(max(delay, timedelta(0))), reason)
+    rest = interval_text(max(delay, timedelta(0)))
+    values = (lease.run_id, str(lease.epoch), rest, reason, missing_step)
     return Call(_GIVE_BACK, values, _bool)
 
 

@@ -291,8 +291,9 @@ class InMemoryEventStore(StepMemory, MemoryReads):
         *,
         delay: timedelta = timedelta(0),
         blocked_reason: str | None = None,
+        missing_step: str | None = None,
     ) -> bool:
-        """Give up a lease with work left."""
+        """Give up a lease with work left. Without a list of workers nobody asks for the step."""
         reason = arguments.check_text(blocked_reason, "blocked reason")
         return memory_queue.give_back(self._state, lease, max(delay, timedelta(0)), reason)
 

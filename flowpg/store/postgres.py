@@ -299,11 +299,12 @@ class PostgresEventStore(PostgresReads):
         *,
         delay: timedelta = timedelta(0),
         blocked_reason: str | None = None,
+        missing_step: str | None = None,
     ) -> bool:
         """Give up a lease with work left."""
         if not delay and blocked_reason is None and lease.task_id:
             return await self._returns.give_back(lease)
-        return await self._run(verbs.give_back(lease, delay, blocked_reason))
+        return await self._run(verbs.give_back(lease, delay, blocked_reason, missing_step))
 
     async def enqueue_due(
         self,

@@ -220,9 +220,11 @@ class FlowEventStore(Protocol):
         *,
         delay: timedelta = timedelta(0),
         blocked_reason: str | None = None,
+        missing_step: str | None = None,
     ) -> bool:
         """Give up a lease with work left: claimable again after ``delay``. ``blocked_reason`` is
-        shown on the run until the next event is stored. False if the lease was lost."""
+        shown on the run until the next event is stored; ``missing_step`` is the step that is not
+        known here, if that is why. False if the lease was lost."""
         ...
 
     async def enqueue_due(

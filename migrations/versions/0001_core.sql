@@ -1127,6 +1127,7 @@ CREATE TABLE flow_tasks (
     timeout interval,
     keep boolean NOT NULL DEFAULT false,
     last_error text COLLATE "C",
+    missing_step text COLLATE "C",
     CONSTRAINT flow_tasks_pkey PRIMARY KEY (task_id),
     CONSTRAINT flow_tasks_kind_check CHECK (kind IN (
         'drive_run', 'resume_wait', 'resume_hook', 'resume_hook_by_token', 'dispose_hook',
@@ -1200,6 +1201,8 @@ COMMENT ON COLUMN flow_tasks.retry_delay
     IS 'Delay after the first failure, doubled after each further one; null for none.';
 COMMENT ON COLUMN flow_tasks.timeout IS 'How long one attempt may take; null for no limit.';
 COMMENT ON COLUMN flow_tasks.keep IS 'Whether a line about it is kept in flow_finished_tasks.';
+COMMENT ON COLUMN flow_tasks.missing_step
+    IS 'Of a run: the step that the worker who gave it back did not have; null after a claim.';
 COMMENT ON COLUMN flow_tasks.last_error IS 'What the last failed attempt said.';
 
 -- sql/tables/flow_lanes.sql
@@ -5797,15 +5800,14 @@ BEGIN
            SET available_at = v_now
           FROM (SELECT o.task_id
                   FROM (SELECT r.run_id FROM flow_runs AS r
-                         WHERE r.blocked_reason IS NOT NULL
-                           AND flow_missing_step(r.blocked_reason) = ANY (p_steps)
-                         LIMIT 1000) AS b
+                         WHERE r.blocked_reason IS NOT NULL) AS b
                  CROSS JOIN LATERAL (
                         SELECT f.task_id FROM flow_tasks AS f
                          WHERE f.run_id = b.run_id AND f.kind = 'drive_run'
                            AND f.queue = ANY (p_queues) AND f.lease_owner IS NULL
-                           AND f.available_at > v_now
-                           FOR UPDATE SKIP LOCKED) AS o) AS due
+                           AND f.available_at > v_now AND f.missing_step = ANY (p_steps)
+                           FOR UPDATE SKIP LOCKED) AS o
+                 LIMIT 1000) AS due
          WHERE t.task_id = due.task_id;
     END IF;
     DELETE FROM flow_workers AS w
@@ -5942,22 +5944,19 @@ AS $$
 DECLARE
     v_now timestamptz := flow_now();
     v_task record;
-    v_step text;
     v_workers record;
 BEGIN
     IF flow_is_terminal(p_status) OR p_dead_letter_id IS NOT NULL THEN
         RETURN NULL;
     END IF;
-    SELECT t.available_at INTO v_task
+    SELECT t.available_at, t.missing_step INTO v_task
       FROM flow_tasks AS t
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run'
        AND (t.lease_owner IS NULL OR t.lease_expires_at <= v_now);
     IF NOT FOUND THEN
         RETURN flow_waiting_step(p_run_id, p_build);
     END IF;
-    SELECT flow_missing_step(r.blocked_reason) INTO v_step
-      FROM flow_runs AS r WHERE r.run_id = p_run_id;
-    IF v_step IS NULL AND v_task.available_at > v_now THEN
+    IF v_task.missing_step IS NULL AND v_task.available_at > v_now THEN
         RETURN NULL;
     END IF;
     PERFORM FROM flow_queues AS q WHERE q.queue = p_queue AND q.paused;
@@ -5971,13 +5970,13 @@ BEGIN
                AND (w.workflows IS NULL OR p_workflow = ANY (w.workflows))) AS fit,
            count(*) FILTER (WHERE flow_worker_admits(w, p_build)
                AND (w.workflows IS NULL OR p_workflow = ANY (w.workflows))
-               AND v_step = ANY (w.steps)) AS step
+               AND v_task.missing_step = ANY (w.steps)) AS step
       INTO v_workers
       FROM flow_workers AS w
      WHERE w.last_beat > v_now - 3 * w.beat_every AND p_queue = ANY (w.queues);
     RETURN CASE
-        WHEN v_workers.fit > 0 AND v_workers.step = 0 AND v_step IS NOT NULL
-            THEN format('no worker for step %s', v_step)
+        WHEN v_workers.fit > 0 AND v_workers.step = 0 AND v_task.missing_step IS NOT NULL
+            THEN format('no worker for step %s', v_task.missing_step)
         WHEN v_workers.fit > 0 THEN NULL
         WHEN v_workers.serve = 0 THEN format('no worker for queue %s', p_queue)
         WHEN v_workers.know = 0 THEN format('no worker for workflow %s', p_workflow)
@@ -5994,21 +5993,10 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN p_build IS NULL THEN (p_worker).accepts_unpinned
             ELSE (p_worker).builds IS NULL OR p_build = ANY ((p_worker).builds) END;
 
--- The step that a worker did not know, from why a run is blocked; null if that is not why.
-CREATE FUNCTION flow_missing_step(p_blocked_reason text) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-SET search_path FROM CURRENT
-AS $$
-    SELECT (regexp_match(p_blocked_reason,
-        '^UnknownStep: no step named ([''"])(.*)\1 is registered here$'))[2]
-$$;
-
-REVOKE EXECUTE ON FUNCTION flow_missing_step(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_waiting_for(text, text, text, text, text, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_worker_admits(flow_workers, text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_waiting_for(text, text, text, text, text, bigint)
     IS 'Why nobody takes a run that has work to do.';
-COMMENT ON FUNCTION flow_missing_step(text) IS 'The step that a worker did not know.';
 COMMENT ON FUNCTION flow_worker_admits(flow_workers, text)
     IS 'Whether a worker drives runs of a build.';
 
@@ -6061,6 +6049,9 @@ COMMENT ON FUNCTION flow_build_usage() IS 'Which builds still have open runs.';
 --                  leased, expired, delayed, paused and dead_letters
 --   wakeups        deadlines that have passed and are not dispatched: count (1000 at most), lag
 --   workers        live workers
+--   unserved       work that is due and no live worker takes: its workflow or step and its queue,
+--                  count, age of the oldest; detail has queue, workflow, step and build; the 100
+--                  with the most
 --   snapshot       the oldest holder of a snapshot: name, age; detail as flow_snapshot_holders
 -- Counting a queue reads its tasks: not for a tight loop.
 -- Holders: sessions, prepared transactions, replication slots, standbys with feedback. A role
@@ -6141,6 +6132,28 @@ BEGIN
              ORDER BY w.due_at LIMIT 1000) AS d;
     RETURN QUERY
     SELECT 'workers', '', count(*), NULL::interval, NULL::json FROM flow_live_workers() AS l;
+    RETURN QUERY
+    SELECT 'unserved',
+           coalesce('step ' || t.step, 'workflow ' || t.workflow) || ' on queue ' || t.queue,
+           t.tasks, v_now - t.oldest,
+           json_build_object('queue', t.queue, 'workflow', t.workflow, 'step', t.step,
+                             'build', t.build)
+      FROM (SELECT f.queue, nullif(f.runtime_build, '') AS build,
+                   CASE f.kind WHEN 'run_step' THEN substr(f.workflow_name, 6)
+                               ELSE f.missing_step END AS step,
+                   CASE f.kind WHEN 'drive_run' THEN f.workflow_name END AS workflow,
+                   count(*) AS tasks, min(f.enqueued_at) AS oldest
+              FROM flow_tasks AS f
+             WHERE f.lease_owner IS NULL AND f.kind IN ('drive_run', 'run_step')
+               AND (f.available_at <= v_now OR f.missing_step IS NOT NULL)
+             GROUP BY 1, 2, 3, 4) AS t
+     WHERE NOT EXISTS (
+            SELECT FROM flow_workers AS w
+             WHERE w.last_beat > v_now - 3 * w.beat_every AND t.queue = ANY (w.queues)
+               AND flow_worker_admits(w, t.build)
+               AND (t.workflow IS NULL OR w.workflows IS NULL OR t.workflow = ANY (w.workflows))
+               AND (t.step IS NULL OR w.steps IS NULL OR t.step = ANY (w.steps)))
+     ORDER BY t.tasks DESC, t.queue, t.workflow, t.step, t.build LIMIT 100;
     RETURN QUERY
     SELECT 'snapshot', h.name, h.transactions_behind, h.age,
            json_build_object('kind', h.kind, 'pid', h.pid, 'state', h.state)
@@ -7366,7 +7379,7 @@ BEGIN
             UPDATE flow_tasks AS t
                SET lease_owner = p_owner, lease_expires_at = v_now + p_lease,
                    epoch = (SELECT r.lease_epoch FROM flow_runs AS r WHERE r.run_id = t.run_id),
-                   attempts = t.attempts + 1,
+                   attempts = t.attempts + 1, missing_step = NULL,
                    crashes = t.crashes + (t.lease_owner IS NOT NULL)::integer
              WHERE t.run_id = ANY (v_runs) AND t.kind = 'drive_run'
             RETURNING t.task_id, t.run_id, t.kind, t.payload, t.epoch, t.wakes, t.attempts,
@@ -7567,7 +7580,8 @@ BEGIN
     )
     UPDATE flow_tasks AS t
        SET lease_owner = p_owner, lease_expires_at = v_now + p_lease, epoch = f.lease_epoch,
-           crashes = t.crashes + coalesce(t.lease_owner <> p_owner, false)::integer
+           crashes = t.crashes + coalesce(t.lease_owner <> p_owner, false)::integer,
+           missing_step = NULL
       FROM fenced AS f
      WHERE t.run_id = f.run_id AND t.kind = 'drive_run'
     RETURNING t.epoch, t.wakes, v_run.head_sequence, v_now;
@@ -7692,12 +7706,14 @@ COMMENT ON FUNCTION flow_release_run(text, bigint, bigint)
 -- sql/functions/queue/flow_give_back.sql
 -- flow_give_back: gives the lease of a run up with work left, for somebody else to take.
 -- Arguments: p_run_id; p_epoch, of the lease; p_delay, how long nobody shall take it; a
---   p_blocked_reason that is not null marks the run as blocked, until its next append or release.
+--   p_blocked_reason that is not null marks the run as blocked, until its next append or release;
+--   p_missing_step, the step that is not known here, where that is the reason.
 -- Returns false, and does nothing, when the lease is not held under this epoch.
 -- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: WF010.
 -- Callers: worker.
 CREATE FUNCTION flow_give_back(
-    p_run_id text, p_epoch bigint, p_delay interval DEFAULT '0', p_blocked_reason text DEFAULT NULL
+    p_run_id text, p_epoch bigint, p_delay interval DEFAULT '0', p_blocked_reason text DEFAULT NULL,
+    p_missing_step text DEFAULT NULL
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -7712,7 +7728,8 @@ BEGIN
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     UPDATE flow_tasks AS t
        SET lease_owner = NULL, lease_expires_at = NULL,
-           available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0')
+           available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0'),
+           missing_step = p_missing_step
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run' AND t.epoch = p_epoch
        AND t.lease_expires_at IS NOT NULL
     RETURNING t.queue INTO v_queue;
@@ -7729,8 +7746,8 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_give_back(text, bigint, interval, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_give_back(text, bigint, interval, text)
+REVOKE EXECUTE ON FUNCTION flow_give_back(text, bigint, interval, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_give_back(text, bigint, interval, text, text)
     IS 'Gives the lease of a run up with work left.';
 
 -- sql/functions/queue/flow_wake_run.sql
@@ -8686,7 +8703,7 @@ AS $$
        AND NOT EXISTS (SELECT FROM verbs AS v WHERE v.name = p.proname)
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
             'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_json_is_hard', 'flow_raise',
-            'flow_raise_argument', 'flow_raise_not_found', 'flow_time_text', 'flow_missing_step',
+            'flow_raise_argument', 'flow_raise_not_found', 'flow_time_text',
             'flow_unbundle',
             'flow_waiting_for', 'flow_waiting_step',
             'flow_worker_admits'))
@@ -8700,7 +8717,8 @@ AS $$
         ('reader', 'flow_tasks', 'SELECT (task_id, queue, run_id, kind, priority, available_at,'
             || ' attempts, lease_owner, lease_expires_at, epoch, wakes, enqueued_at, crashes,'
             || ' runtime_build, workflow_name, concurrency_key, dedupe_key, dedupe_until,'
-            || ' max_attempts, max_stalled, retry_delay, timeout, keep, last_error)'),
+            || ' max_attempts, max_stalled, retry_delay, timeout, keep, last_error,'
+            || ' missing_step)'),
         ('reader', 'flow_queues', 'SELECT'),
         ('reader', 'flow_lanes', 'SELECT'),
         ('reader', 'flow_dead_letters', 'SELECT'),

@@ -59,7 +59,7 @@ AS $$
        AND NOT EXISTS (SELECT FROM verbs AS v WHERE v.name = p.proname)
        AND (c.capability <> 'reader' OR p.proname IN ('flow_check_exists', 'flow_check_limit',
             'flow_due', 'flow_event_id', 'flow_is_terminal', 'flow_json_is_hard', 'flow_raise',
-            'flow_raise_argument', 'flow_raise_not_found', 'flow_time_text', 'flow_missing_step',
+            'flow_raise_argument', 'flow_raise_not_found', 'flow_time_text',
             'flow_unbundle',
             'flow_waiting_for', 'flow_waiting_step',
             'flow_worker_admits'))
@@ -73,7 +73,8 @@ AS $$
         ('reader', 'flow_tasks', 'SELECT (task_id, queue, run_id, kind, priority, available_at,'
             || ' attempts, lease_owner, lease_expires_at, epoch, wakes, enqueued_at, crashes,'
             || ' runtime_build, workflow_name, concurrency_key, dedupe_key, dedupe_until,'
-            || ' max_attempts, max_stalled, retry_delay, timeout, keep, last_error)'),
+            || ' max_attempts, max_stalled, retry_delay, timeout, keep, last_error,'
+            || ' missing_step)'),
         ('reader', 'flow_queues', 'SELECT'),
         ('reader', 'flow_lanes', 'SELECT'),
         ('reader', 'flow_dead_letters', 'SELECT'),

@@ -28,6 +28,7 @@ CREATE TABLE flow_tasks (
     timeout interval,
     keep boolean NOT NULL DEFAULT false,
     last_error text COLLATE "C",
+    missing_step text COLLATE "C",
     CONSTRAINT flow_tasks_pkey PRIMARY KEY (task_id),
     CONSTRAINT flow_tasks_kind_check CHECK (kind IN (
         'drive_run', 'resume_wait', 'resume_hook', 'resume_hook_by_token', 'dispose_hook',
@@ -101,4 +102,6 @@ COMMENT ON COLUMN flow_tasks.retry_delay
     IS 'Delay after the first failure, doubled after each further one; null for none.';
 COMMENT ON COLUMN flow_tasks.timeout IS 'How long one attempt may take; null for no limit.';
 COMMENT ON COLUMN flow_tasks.keep IS 'Whether a line about it is kept in flow_finished_tasks.';
+COMMENT ON COLUMN flow_tasks.missing_step
+    IS 'Of a run: the step that the worker who gave it back did not have; null after a claim.';
 COMMENT ON COLUMN flow_tasks.last_error IS 'What the last failed attempt said.';

@@ -1,4 +1,4 @@
-"""The commands about the fleet: builds that may go, and schedulers beside workers."""
+"""The commands about the fleet: its health, builds that may go, and schedulers beside workers."""
 
 import asyncio
 import os
@@ -28,6 +28,22 @@ def test_a_build_that_open_runs_need_must_stay(direct_dsn: str) -> None:
     assert "no open run is pinned" in runner.invoke(app, ["builds", "--dsn", direct_dsn]).stderr
     goes = runner.invoke(app, ["builds", "v1", "--dsn", direct_dsn])
     assert goes.stdout == "v1: may be retired; 0 live workers\n"
+
+
+def test_health_says_what_no_live_worker_takes(direct_dsn: str) -> None:
+    quiet = runner.invoke(app, ["health", "--dsn", direct_dsn])
+    assert quiet.exit_code == 0
+    assert "live workers: 0" in quiet.stdout
+    with FlowClient(direct_dsn) as client:
+        client.start(WorkflowSpec.python("order").with_runtime_build("v1"), None)
+        client.start(WorkflowSpec.python("order"), None, queue="bulk")
+    found = runner.invoke(app, ["health", "--dsn", direct_dsn])
+    assert found.exit_code == 1
+    assert "no worker for workflow order on queue bulk: 1 task, for 0 s\n" in found.stdout
+    assert "no worker for workflow order on queue default of build v1: 1 task" in found.stdout
+    assert "queue bulk: 1 ready, for 0 s; 0 leased, 0 expired, 0 delayed, 0 dead_letters" in (
+        found.stdout
+    )
 
 
 async def test_a_scheduler_works_until_it_is_told_to_stop(direct_dsn: str) -> None:

@@ -95,7 +95,7 @@ def test_flowpg_server_prints_the_dsn_that_other_commands_find(
 @pytest.mark.parametrize(
     "arguments",
     [
-        *("runs", "show x", "start w", "migrate", "builds", "scheduler"),
+        *("runs", "show x", "start w", "migrate", "builds", "health", "scheduler"),
         "worker --app tests.fleet.apps:marked",
     ],
 )

@@ -295,6 +295,35 @@ def test_health_says_where_work_waits(db: Database) -> None:
     assert facts["workers", ""]["count"] == 0
 
 
+def unserved(db: Database) -> dict[tuple[str, str | None], int]:
+    """What no live worker takes, and of which build: how many tasks."""
+    rows = db.rows("SELECT * FROM flow_health() WHERE kind = 'unserved'")
+    return {(row["name"], row["detail"]["build"]): row["count"] for row in rows}
+
+
+def test_health_counts_what_no_live_worker_takes(db: Database) -> None:
+    start(db, "a", "b", "c")
+    start(db, "pinned", build="x")
+    claim(db, 1)
+    db.rows(
+        "INSERT INTO flow_tasks (queue, run_id, kind, workflow_name, available_at, enqueued_at)"
+        " VALUES ('gpu', 'a', 'run_step', 'step:render', flow_now(), flow_now())"
+    )
+    beat = "SELECT flow_worker_beat('w', NULL, 'h', 1, %s, %s, %s, 1, 0, '10 seconds', %s)"
+    assert unserved(db) == {
+        ("step render on queue gpu", None): 1,
+        ("workflow test on queue default", None): 2,
+        ("workflow test on queue default", "x"): 1,
+    }
+    db.rows(beat, ["default"], ["test"], ["other"], ["x"])
+    assert unserved(db) == {("step render on queue gpu", None): 1}
+    (task,) = claim(db, 1)
+    db.rows("SELECT flow_give_back(%s, %s, '1 hour', 'why', 'draw')", task["run_id"], task["epoch"])
+    assert unserved(db)["step draw on queue default", None] == 1
+    db.rows(beat, ["default", "gpu"], ["test"], ["draw", "render"], ["x"])
+    assert unserved(db) == {}
+
+
 def test_health_names_who_holds_the_oldest_snapshot(db: Database) -> None:
     holder = db.connect(application_name="the holder")
     holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")

@@ -6,6 +6,9 @@
 --                  leased, expired, delayed, paused and dead_letters
 --   wakeups        deadlines that have passed and are not dispatched: count (1000 at most), lag
 --   workers        live workers
+--   unserved       work that is due and no live worker takes: its workflow or step and its queue,
+--                  count, age of the oldest; detail has queue, workflow, step and build; the 100
+--                  with the most
 --   snapshot       the oldest holder of a snapshot: name, age; detail as flow_snapshot_holders
 -- Counting a queue reads its tasks: not for a tight loop.
 -- Holders: sessions, prepared transactions, replication slots, standbys with feedback. A role
@@ -86,6 +89,28 @@ BEGIN
              ORDER BY w.due_at LIMIT 1000) AS d;
     RETURN QUERY
     SELECT 'workers', '', count(*), NULL::interval, NULL::json FROM flow_live_workers() AS l;
+    RETURN QUERY
+    SELECT 'unserved',
+           coalesce('step ' || t.step, 'workflow ' || t.workflow) || ' on queue ' || t.queue,
+           t.tasks, v_now - t.oldest,
+           json_build_object('queue', t.queue, 'workflow', t.workflow, 'step', t.step,
+                             'build', t.build)
+      FROM (SELECT f.queue, nullif(f.runtime_build, '') AS build,
+                   CASE f.kind WHEN 'run_step' THEN substr(f.workflow_name, 6)
+                               ELSE f.missing_step END AS step,
+                   CASE f.kind WHEN 'drive_run' THEN f.workflow_name END AS workflow,
+                   count(*) AS tasks, min(f.enqueued_at) AS oldest
+              FROM flow_tasks AS f
+             WHERE f.lease_owner IS NULL AND f.kind IN ('drive_run', 'run_step')
+               AND (f.available_at <= v_now OR f.missing_step IS NOT NULL)
+             GROUP BY 1, 2, 3, 4) AS t
+     WHERE NOT EXISTS (
+            SELECT FROM flow_workers AS w
+             WHERE w.last_beat > v_now - 3 * w.beat_every AND t.queue = ANY (w.queues)
+               AND flow_worker_admits(w, t.build)
+               AND (t.workflow IS NULL OR w.workflows IS NULL OR t.workflow = ANY (w.workflows))
+               AND (t.step IS NULL OR w.steps IS NULL OR t.step = ANY (w.steps)))
+     ORDER BY t.tasks DESC, t.queue, t.workflow, t.step, t.build LIMIT 100;
     RETURN QUERY
     SELECT 'snapshot', h.name, h.transactions_behind, h.age,
            json_build_object('kind', h.kind, 'pid', h.pid, 'state', h.state)

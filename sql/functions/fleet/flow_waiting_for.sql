@@ -17,22 +17,19 @@ AS $$
 DECLARE
     v_now timestamptz := flow_now();
     v_task record;
-    v_step text;
     v_workers record;
 BEGIN
     IF flow_is_terminal(p_status) OR p_dead_letter_id IS NOT NULL THEN
         RETURN NULL;
     END IF;
-    SELECT t.available_at INTO v_task
+    SELECT t.available_at, t.missing_step INTO v_task
       FROM flow_tasks AS t
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run'
        AND (t.lease_owner IS NULL OR t.lease_expires_at <= v_now);
     IF NOT FOUND THEN
         RETURN flow_waiting_step(p_run_id, p_build);
     END IF;
-    SELECT flow_missing_step(r.blocked_reason) INTO v_step
-      FROM flow_runs AS r WHERE r.run_id = p_run_id;
-    IF v_step IS NULL AND v_task.available_at > v_now THEN
+    IF v_task.missing_step IS NULL AND v_task.available_at > v_now THEN
         RETURN NULL;
     END IF;
     PERFORM FROM flow_queues AS q WHERE q.queue = p_queue AND q.paused;
@@ -46,13 +43,13 @@ BEGIN
                AND (w.workflows IS NULL OR p_workflow = ANY (w.workflows))) AS fit,
            count(*) FILTER (WHERE flow_worker_admits(w, p_build)
                AND (w.workflows IS NULL OR p_workflow = ANY (w.workflows))
-               AND v_step = ANY (w.steps)) AS step
+               AND v_task.missing_step = ANY (w.steps)) AS step
       INTO v_workers
       FROM flow_workers AS w
      WHERE w.last_beat > v_now - 3 * w.beat_every AND p_queue = ANY (w.queues);
     RETURN CASE
-        WHEN v_workers.fit > 0 AND v_workers.step = 0 AND v_step IS NOT NULL
-            THEN format('no worker for step %s', v_step)
+        WHEN v_workers.fit > 0 AND v_workers.step = 0 AND v_task.missing_step IS NOT NULL
+            THEN format('no worker for step %s', v_task.missing_step)
         WHEN v_workers.fit > 0 THEN NULL
         WHEN v_workers.serve = 0 THEN format('no worker for queue %s', p_queue)
         WHEN v_workers.know = 0 THEN format('no worker for workflow %s', p_workflow)
@@ -69,20 +66,9 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN p_build IS NULL THEN (p_worker).accepts_unpinned
             ELSE (p_worker).builds IS NULL OR p_build = ANY ((p_worker).builds) END;
 
--- The step that a worker did not know, from why a run is blocked; null if that is not why.
-CREATE FUNCTION flow_missing_step(p_blocked_reason text) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-SET search_path FROM CURRENT
-AS $$
-    SELECT (regexp_match(p_blocked_reason,
-        '^UnknownStep: no step named ([''"])(.*)\1 is registered here$'))[2]
-$$;
-
-REVOKE EXECUTE ON FUNCTION flow_missing_step(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_waiting_for(text, text, text, text, text, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_worker_admits(flow_workers, text) FROM PUBLIC;
 COMMENT ON FUNCTION flow_waiting_for(text, text, text, text, text, bigint)
     IS 'Why nobody takes a run that has work to do.';
-COMMENT ON FUNCTION flow_missing_step(text) IS 'The step that a worker did not know.';
 COMMENT ON FUNCTION flow_worker_admits(flow_workers, text)
     IS 'Whether a worker drives runs of a build.';

@@ -49,15 +49,14 @@ BEGIN
            SET available_at = v_now
           FROM (SELECT o.task_id
                   FROM (SELECT r.run_id FROM flow_runs AS r
-                         WHERE r.blocked_reason IS NOT NULL
-                           AND flow_missing_step(r.blocked_reason) = ANY (p_steps)
-                         LIMIT 1000) AS b
+                         WHERE r.blocked_reason IS NOT NULL) AS b
                  CROSS JOIN LATERAL (
                         SELECT f.task_id FROM flow_tasks AS f
                          WHERE f.run_id = b.run_id AND f.kind = 'drive_run'
                            AND f.queue = ANY (p_queues) AND f.lease_owner IS NULL
-                           AND f.available_at > v_now
-                           FOR UPDATE SKIP LOCKED) AS o) AS due
+                           AND f.available_at > v_now AND f.missing_step = ANY (p_steps)
+                           FOR UPDATE SKIP LOCKED) AS o
+                 LIMIT 1000) AS due
          WHERE t.task_id = due.task_id;
     END IF;
     DELETE FROM flow_workers AS w

@@ -40,7 +40,8 @@ BEGIN
     )
     UPDATE flow_tasks AS t
        SET lease_owner = p_owner, lease_expires_at = v_now + p_lease, epoch = f.lease_epoch,
-           crashes = t.crashes + coalesce(t.lease_owner <> p_owner, false)::integer
+           crashes = t.crashes + coalesce(t.lease_owner <> p_owner, false)::integer,
+           missing_step = NULL
       FROM fenced AS f
      WHERE t.run_id = f.run_id AND t.kind = 'drive_run'
     RETURNING t.epoch, t.wakes, v_run.head_sequence, v_now;

@@ -76,7 +76,7 @@ BEGIN
             UPDATE flow_tasks AS t
                SET lease_owner = p_owner, lease_expires_at = v_now + p_lease,
                    epoch = (SELECT r.lease_epoch FROM flow_runs AS r WHERE r.run_id = t.run_id),
-                   attempts = t.attempts + 1,
+                   attempts = t.attempts + 1, missing_step = NULL,
                    crashes = t.crashes + (t.lease_owner IS NOT NULL)::integer
              WHERE t.run_id = ANY (v_runs) AND t.kind = 'drive_run'
             RETURNING t.task_id, t.run_id, t.kind, t.payload, t.epoch, t.wakes, t.attempts,

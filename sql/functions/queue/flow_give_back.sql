@@ -1,11 +1,13 @@
 -- flow_give_back: gives the lease of a run up with work left, for somebody else to take.
 -- Arguments: p_run_id; p_epoch, of the lease; p_delay, how long nobody shall take it; a
---   p_blocked_reason that is not null marks the run as blocked, until its next append or release.
+--   p_blocked_reason that is not null marks the run as blocked, until its next append or release;
+--   p_missing_step, the step that is not known here, where that is the reason.
 -- Returns false, and does nothing, when the lease is not held under this epoch.
 -- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: WF010.
 -- Callers: worker.
 CREATE FUNCTION flow_give_back(
-    p_run_id text, p_epoch bigint, p_delay interval DEFAULT '0', p_blocked_reason text DEFAULT NULL
+    p_run_id text, p_epoch bigint, p_delay interval DEFAULT '0', p_blocked_reason text DEFAULT NULL,
+    p_missing_step text DEFAULT NULL
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -20,7 +22,8 @@ BEGIN
     PERFORM flow_lock_runs(ARRAY[p_run_id]);
     UPDATE flow_tasks AS t
        SET lease_owner = NULL, lease_expires_at = NULL,
-           available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0')
+           available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0'),
+           missing_step = p_missing_step
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run' AND t.epoch = p_epoch
        AND t.lease_expires_at IS NOT NULL
     RETURNING t.queue INTO v_queue;
@@ -37,6 +40,6 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_give_back(text, bigint, interval, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_give_back(text, bigint, interval, text)
+REVOKE EXECUTE ON FUNCTION flow_give_back(text, bigint, interval, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION flow_give_back(text, bigint, interval, text, text)
     IS 'Gives the lease of a run up with work left.';
