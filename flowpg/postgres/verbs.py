@@ -73,7 +73,7 @@ _HEARTBEAT = Function(
     "flow_heartbeat", ("json", "interval"), ("run_id", "held", "wakes", "head_sequence")
 )
 _RELEASE_RUN = Function("flow_release_run", ("text", "bigint", "bigint"))
-_GIVE_BACK = Function("flow_give_back", ("text", "bigint", "interval", "text", "text"))
+_GIVE_BACK = Function("flow_give_back", ("text", "bigint", "interval", "text", "text", "boolean"))
 _ENQUEUE_DUE = Function(
     "flow_enqueue_due", ("integer", "timestamptz"), ("run_id", "kind", "subject_id", "due_at")
 )
@@ -223,10 +223,11 @@ def give_back(
     blocked_reason: str | None,
     missing_step: str | None = None,
 ) -> Call[bool]:
-    """Give up a lease with work left."""
+    """Give up a lease with work left. The claim of one that was not used is not counted."""
     reason = check_text(blocked_reason, "blocked reason")
     rest = interval_text(max(delay, timedelta(0)))
-    values = (lease.run_id, str(lease.epoch), rest, reason, missing_step)
+    unused = "true" if lease.task_id and not delay and reason is None else "false"
+    values = (lease.run_id, str(lease.epoch), rest, reason, missing_step, unused)
     return Call(_GIVE_BACK, values, _bool)
 
 

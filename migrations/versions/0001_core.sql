@@ -7707,13 +7707,14 @@ COMMENT ON FUNCTION flow_release_run(text, bigint, bigint)
 -- flow_give_back: gives the lease of a run up with work left, for somebody else to take.
 -- Arguments: p_run_id; p_epoch, of the lease; p_delay, how long nobody shall take it; a
 --   p_blocked_reason that is not null marks the run as blocked, until its next append or release;
---   p_missing_step, the step that is not known here, where that is the reason.
+--   p_missing_step, the step that is not known here, where that is the reason; p_unused, whether
+--   the attempt was not used and is not counted (flow_release_tasks counts none).
 -- Returns false, and does nothing, when the lease is not held under this epoch.
 -- Locks, in order: retention guard (shared), run lock, queue row, row. SQLSTATEs: WF010.
 -- Callers: worker.
 CREATE FUNCTION flow_give_back(
     p_run_id text, p_epoch bigint, p_delay interval DEFAULT '0', p_blocked_reason text DEFAULT NULL,
-    p_missing_step text DEFAULT NULL
+    p_missing_step text DEFAULT NULL, p_unused boolean DEFAULT false
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -7729,7 +7730,8 @@ BEGIN
     UPDATE flow_tasks AS t
        SET lease_owner = NULL, lease_expires_at = NULL,
            available_at = flow_now() + greatest(coalesce(p_delay, '0'), '0'),
-           missing_step = p_missing_step
+           missing_step = p_missing_step,
+           attempts = greatest(t.attempts - coalesce(p_unused, false)::integer, 0)
      WHERE t.run_id = p_run_id AND t.kind = 'drive_run' AND t.epoch = p_epoch
        AND t.lease_expires_at IS NOT NULL
     RETURNING t.queue INTO v_queue;
@@ -7746,8 +7748,8 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION flow_give_back(text, bigint, interval, text, text) FROM PUBLIC;
-COMMENT ON FUNCTION flow_give_back(text, bigint, interval, text, text)
+REVOKE EXECUTE ON FUNCTION flow_give_back(text, bigint, interval, text, text, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION flow_give_back(text, bigint, interval, text, text, boolean)
     IS 'Gives the lease of a run up with work left.';
 
 -- sql/functions/queue/flow_wake_run.sql

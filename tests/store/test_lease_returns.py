@@ -111,6 +111,8 @@ async def test_a_run_that_somebody_holds_keeps_no_other_lease(
         await until_async(waits, "the last one waits for its run")
         assert not given["run-2"].done()
     assert await given["run-2"]
+    again = await postgres_store.claim_runs("default", 5, "another", MINUTE)
+    assert [lease.attempts for lease in again] == [1] * 5, "no claim that was not used is counted"
 
 
 async def test_a_lease_that_was_lost_is_not_given_back(
