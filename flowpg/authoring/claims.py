@@ -45,8 +45,8 @@ class Claims:
     def never_recorded(self, event: AnyEvent, hooks: dict[str, HookSnapshot]) -> bool:
         """Let the code of a hook go on that no event records, although this decision comes after
         it: its run was begun when that code did not wait, and gave the hook up in the same turn."""
-        if event.type not in DECISIONS:
-            return False
+        if event.type not in DECISIONS or event.type == events.PATCH_RECORDED:
+            return False  # a replay makes no call for a mark that it knows
         hook = self._ledger.next_hook()
         if hook is None or hook.id in hooks or self._waiting.pop(hook.id, None) is None:
             return False

@@ -70,6 +70,8 @@ class RunTurns(RunCalls):
         self.consumed = 0
         self._input = invocation.input
         self._begun = False
+        # What is being delivered, and the sequence of its first event.
+        self._arriving: tuple[Sequence[AnyEvent], int] = (), 1
         self._attempts: dict[str, AnyEvent] = {}
         # Events of the latest turn, which follow those that were confirmed: they were folded before
         # they were stored, so another process or a conflict may have put others in their place.
@@ -148,6 +150,7 @@ class RunTurns(RunCalls):
 
     def _deliver(self, given: tuple[Sequence[AnyEvent], int, bool]) -> None:
         new, seen, own = given
+        self._arriving = new, self.consumed + 1
         loop = self.loop
         for sequence, event in enumerate(new, self.consumed + 1):
             kind = event.type
@@ -196,6 +199,10 @@ class RunTurns(RunCalls):
         self.consumed = sequence  # whoever is told now knows of it
         if event.type in _HOOKS:
             self.claims.record(event)
+        new, first = self._arriving
+        following = sequence + 1 - first
+        if following < len(new) and new[following].type == events.PATCH_RECORDED:
+            return  # of the same decision, though a replay that knows the mark makes no call for it
         for event in self.claims.tell():
             # It was stored before it was delivered, so this time is final.
             self._reach(event.recorded_at)

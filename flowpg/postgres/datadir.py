@@ -298,19 +298,19 @@ class ServerDirectory:
                 os.close(folder)
 
     def _make_socket_directory(self) -> None:
-        if self.socket.parent == self.path:
-            self.remove_socket()
-        try:
-            self.socket.mkdir(mode=0o700)
-            self.identity.give(self.socket)
-        except FileExistsError:
+        if self.socket.is_symlink() or self.socket.exists():
             found = self.socket.lstat()
             ours = found.st_uid in (os.geteuid(), self.identity.uid)
             if not (stat.S_ISDIR(found.st_mode) and ours and not found.st_mode & 0o077):
                 raise EmbeddedServerError(
                     f"{self.socket} is not a private directory of ours: remove it, or set "
                     "FLOWPG_DATA to a directory with a shorter name"
-                ) from None
+                )
+            # What a killed server left there would keep the next one out, if its process id was
+            # given to some other process since. Both locks say that no server is there.
+            self.remove_socket()
+        self.socket.mkdir(mode=0o700)
+        self.identity.give(self.socket)
 
 
 def server_environment() -> dict[str, str]:

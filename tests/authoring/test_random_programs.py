@@ -5,10 +5,18 @@ replays its history to the same end."""
 import asyncio
 import os
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from flowpg.testing.programs import Program, check_program, happenings, programs
+
+MARK = Program("gather", 0, (Program("patch"),))
+
+
+def claims(last: str) -> Program:
+    """A token is asked for within its own block, beside a mark that a replay makes no call for."""
+    inner = Program("claim", 0, (Program(last),))
+    return Program("gather", 0, (MARK, Program("claim", 0, (inner,))))
 
 
 @settings(
@@ -17,6 +25,8 @@ from flowpg.testing.programs import Program, check_program, happenings, programs
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(programs(), happenings(), st.integers(0, 1000))
+@example(claims("sleep"), [], 0)
+@example(claims("step"), [], 0)
 def test_a_program_ends_the_same_however_it_was_interrupted(
     program: Program, happening: list[str], seed: int
 ) -> None:

@@ -55,11 +55,11 @@ async def test_a_timer_and_a_retry_outlive_the_process_that_began_them(
     client = await postgres_only.engine(None)
     run_id = await client.start(pausing.spec, pausing.input(1))
 
-    async def suspended() -> bool:
-        return (await client.run_info(run_id)).status is RunStatus.SUSPENDED
+    async def waits() -> bool:
+        return "step_retrying" in [event.type for event in await client.history(run_id)]
 
     async with worker_process(direct_dsn, "--lease", "1", "--poll", "0.05", app=PAUSING) as first:
-        await until_async(suspended, "the run waits")
+        await until_async(waits, "the run waits for both")
         first.kill()
         await first.wait()
     before = await client.history(run_id)

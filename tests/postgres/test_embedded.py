@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +119,13 @@ def test_a_directory_with_a_long_name_works(binaries: Binaries, tmp_path: Path) 
         assert value(server.dsn, "SELECT 1") == 1
         socket = Path(str(psycopg.conninfo.conninfo_to_dict(server.dsn)["host"]))
         assert socket.exists()
+    assert not socket.exists()
+    # A server that was killed leaves it behind, and its process id may be somebody else's by now.
+    socket.mkdir(mode=0o700)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as somebody:
+        (socket / ".s.PGSQL.5432.lock").write_text(f"{somebody.pid}\n{deep / 'data'}\n1\n5432\n")
+        with EmbeddedPostgres(deep, binaries=binaries) as server:
+            assert value(server.dsn, "SELECT 1") == 1
     assert not socket.exists()
 
 
