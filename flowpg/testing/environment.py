@@ -207,7 +207,9 @@ class WorkflowEnvironment:
         then does the rest, its own work if nothing else was said. ``takes`` lets so much virtual
         time pass first. What it returns is encoded and decoded as a step's result is; its retry
         policy applies. Of a hand-written runtime ``side_effect`` gets the StepInvocation.
+        InvalidArgument if the app has no such step.
         """
+        self._steps.check_known(step_name(step))
         mock = make_mock(step, returns, raises, side_effect, failures, takes)
         self._steps.mocks[mock.name] = mock
 
@@ -218,6 +220,7 @@ class WorkflowEnvironment:
     def calls(self, step: StepRef) -> list[Call]:
         """The attempts of a step so far, of all runs, in the order in which they began."""
         name = step_name(step)
+        self._steps.check_known(name)
         return [call for called, call in self._steps.calls if called == name]
 
     # -- for TestedRun --------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from flowpg.engine.attempt_clock import AttemptClock
 from flowpg.errors import InvalidArgument, UnknownStep
 from flowpg.model.codecs import STEP_INPUT, STEP_OUTPUT
 from flowpg.model.jsontext import copied
-from flowpg.replay.runtime import FlowRuntime, StepInvocation, WorkflowInvocation
+from flowpg.replay.runtime import FlowRuntime, StepInvocation, WorkflowInvocation, known
 
 OWN_WORK: Any = object()
 """What a mock returns that was told to return nothing: what the step itself would."""
@@ -117,6 +117,14 @@ class StandIn:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def check_known(self, name: str) -> None:
+        """InvalidArgument if the runtime says which steps it has, and this is none: a mock under a
+        mistyped name would let the step do its own work, without a word."""
+        names = known(self._inner, "steps")
+        if names is not None and name not in names:
+            has = ", ".join(map(repr, names)) or "none"
+            raise InvalidArgument(f"there is no step {name!r} to mock or count; the app has {has}")
 
     def run_workflow(self, invocation: WorkflowInvocation) -> Any:
         """The decision of the runtime itself."""

@@ -8,6 +8,7 @@ from flowpg import (
     Compression,
     Encryption,
     FlowApp,
+    InvalidArgument,
     Retry,
     StepTimeouts,
     WorkflowFailed,
@@ -127,3 +128,23 @@ async def test_a_hook_whose_name_was_used_before_is_answered_by_its_name() -> No
         assert await run.hooks() != ["word"]
         await run.answer("word", "b")
         assert await run.result() == "ab"
+
+
+async def test_a_mistyped_step_is_refused_where_it_is_mocked_or_counted() -> None:
+    app = FlowApp("typo")
+
+    @app.step
+    async def charge(cents: int) -> str:
+        return f"charged {cents}"
+
+    @FlowApp("another").step
+    async def ship() -> None: ...
+
+    async with WorkflowEnvironment(app) as env:
+        with pytest.raises(InvalidArgument, match=r"no step 'chrage'.* has 'charge'"):
+            env.mock("chrage", returns="")
+        with pytest.raises(InvalidArgument, match="no step 'ship'"):
+            env.mock(ship, returns=None)
+        with pytest.raises(InvalidArgument, match="no step 'chrage'"):
+            env.calls("chrage")
+        assert env.calls("charge") == []
