@@ -22,18 +22,20 @@ from flowpg.console.sealed import (
     PlainOption,
     check_answer,
     check_start,
+    codecs_in,
     codecs_of,
     opened_events,
     opened_run,
 )
+from flowpg.console.starting import declared
 from flowpg.console.target import DsnOption, SchemaOption, open_target
+from flowpg.console.usercode import load_runtime
 from flowpg.errors import InvalidArgument, InvalidTransition, SerializationError
 from flowpg.model import jsontext
 from flowpg.model.codecs import NO_CODECS, CodecChain
 from flowpg.model.inspection import SuspensionKind
 from flowpg.model.jsonl import dump_history, load_history
 from flowpg.model.snapshot import RunStatus
-from flowpg.model.spec import WorkflowSpec
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
 from flowpg.postgres.schema_check import verify
 
@@ -58,20 +60,30 @@ def start(
     workflow: Annotated[str, typer.Argument(help="The workflow's name.", show_default=False)],
     input: Annotated[str, typer.Option(help="The input, as JSON.")] = "null",
     id: Annotated[str | None, typer.Option(help="The run's id; without one, a new one.")] = None,
-    version: Annotated[str, typer.Option(help="The workflow's version.")] = "1",
-    queue: Annotated[str, typer.Option(help="The queue whose workers drive it.")] = "default",
+    version: Annotated[
+        str | None,
+        typer.Option(help="The workflow's version; as --app declares it, else 1."),
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(help="The queue whose workers drive it; as --app declares it, else default."),
+    ] = None,
     application: AppOption = None,
     plain: PlainOption = False,
     dsn: DsnOption = None,
     schema: SchemaOption = DEFAULT_SCHEMA,
 ) -> None:
-    """Start a run and print its id. The same id with the same input again changes nothing."""
+    """Start a run and print its id. The same id with the same input again changes nothing.
+
+    With --app, a workflow that the app does not have and an input that does not fit are refused.
+    """
     value = _json_option(input, "--input")
-    codecs = codecs_of(application)
+    runtime = None if application is None else load_runtime(application)
+    spec, on_queue = declared(runtime, workflow, value, version, queue)
+    codecs = codecs_in(runtime)
     with _client(dsn, schema, codecs) as client:
         check_start(client, workflow, codecs, plain)
-        spec = WorkflowSpec.python(workflow, version)
-        started = client.start(spec, value, run_id=id, queue=queue)
+        started = client.start(spec, value, run_id=id, queue=on_queue)
         typer.echo(started.run_id)
         if not started.applied:
             typer.echo("flowpg: it was started before; nothing was changed", err=True)

@@ -14,6 +14,7 @@ from flowpg.errors import InvalidArgument, UndecodablePayload
 from flowpg.model.codecs import NO_CODECS, CodecChain, is_sealed
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.snapshot import WorkflowRunSnapshot
+from flowpg.replay.runtime import FlowRuntime
 from flowpg.store.sealing import opened_history, opened_snapshot
 
 AppOption = Annotated[
@@ -34,9 +35,12 @@ PlainOption = Annotated[
 
 def codecs_of(application: str | None) -> CodecChain:
     """The codecs of the app that ``--app`` names, none without one. InvalidArgument."""
-    if application is None:
-        return NO_CODECS
-    found: CodecChain = getattr(load_runtime(application), "codecs", NO_CODECS)
+    return codecs_in(None if application is None else load_runtime(application))
+
+
+def codecs_in(runtime: FlowRuntime | None) -> CodecChain:
+    """The codecs of an app, none without one."""
+    found: CodecChain = getattr(runtime, "codecs", NO_CODECS)
     return found
 
 
