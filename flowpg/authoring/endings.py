@@ -118,12 +118,13 @@ class Ending:
 
     def _fail(self, error: BaseException) -> Fail:
         codecs, run_id = self._turns.codecs, self._turns.run_id
+        shown = (place_of_failure(error) if codecs else shown_failure(error)).rstrip("\n")
         logger.warning(
-            "workflow %r fails run %r: %s\n%s",
+            "workflow %r fails run %r: %s%s",
             self._turns.definition.spec.name,
             run_id,
             type(error).__name__,
-            place_of_failure(error) if codecs else shown_failure(error),
+            f"\n{shown}" if shown else f"; flowpg show {run_id} says why",
         )
         body = codecs.seal_error(failure_body(error), run_id, RUN_ERROR)
         return Fail(error=f"{type(error).__name__}: {body}")

@@ -113,8 +113,16 @@ def wait_line(item: WorkflowRunSuspension, now: datetime, schema: Any = None) ->
     if item.due_at is None:
         return f"{name} {item.subject_id}"
     seconds = (item.due_at - now).total_seconds()
-    due = f"due in {seconds:.0f} s" if seconds > 0 else "due now"
+    due = f"due in {_in_words(seconds)}" if seconds > 0 else "due now"
     return f"{name} {item.subject_id}, {due} ({moment(item.due_at)})"
+
+
+def _in_words(seconds: float) -> str:
+    """A duration in the largest unit of which there are two or more."""
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def held_by(run_id: str | None, hook_id: str | None) -> str:

@@ -71,7 +71,10 @@ def sources_of(target: str) -> list[Path]:
                 return [base.with_suffix(".py")]
             if base.is_dir():
                 return sources_of(str(base))
-    raise InvalidArgument(f"{target!r} is no module, Python file or folder that can be found here")
+    message = f"{target!r} is no module, Python file or folder that can be found here"
+    if ":" in target:
+        message += f"; of an app name the module alone, {target.partition(':')[0]!r}"
+    raise InvalidArgument(message)
 
 
 def lint_file(path: Path) -> list[Finding]:

@@ -186,7 +186,10 @@ def _is_text(text: str) -> bool:
 
 
 def _refuse_type(value: Any) -> Any:
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    raise TypeError(
+        f"Object of type {type(value).__name__} is not JSON serializable; make it of dict, list, "
+        "str, int, float, bool and None first, as dataclasses.asdict() does"
+    )
 
 
 def _refuse_constant(name: str) -> Any:

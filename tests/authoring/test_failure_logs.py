@@ -51,6 +51,19 @@ async def test_what_is_sealed_is_in_no_log(caplog: pytest.LogCaptureFixture) -> 
     assert 'raise ValueError("the card was refused")' in text  # the line of code
 
 
+async def test_a_failure_without_a_line_of_user_code_says_where_to_look(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = FlowApp("sealed", codecs=[Compression()])
+
+    @app.workflow
+    async def main(order: int) -> None: ...
+
+    text = await said(app, caplog)  # without the argument
+    assert text.rstrip().endswith(" says why")
+    assert "SerializationError; flowpg show " in text
+
+
 async def test_an_error_that_cannot_be_printed_is_logged_by_its_type(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -284,3 +284,20 @@ def test_a_timer_says_how_long_it_takes_yet() -> None:
     )
     assert lines.wait_line(timer, now) == "timer grace, due in 12 s (2026-01-02 00:00:12Z)"
     assert lines.wait_line(timer, now + timedelta(minutes=1)).startswith("timer grace, due now")
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (timedelta(seconds=119), "119 s"),
+        (timedelta(minutes=2), "2 min"),
+        (timedelta(hours=47), "47 h"),
+        (timedelta(days=3, seconds=-1), "2 days"),
+    ],
+)
+def test_what_is_far_off_is_said_in_units_that_are_read_at_a_glance(
+    left: timedelta, said: str
+) -> None:
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    hook = WorkflowRunSuspension("order-1", SuspensionKind.HOOK, "go", now + left, due=False)
+    assert lines.wait_line(hook, now).startswith(f"hook go, due in {said} (2026-01-")

@@ -219,6 +219,11 @@ def test_a_target_that_is_not_there_is_named(target: str, tmp_path: Path) -> Non
         lint([target])
 
 
+def test_the_name_of_an_app_is_refused_with_that_of_its_module() -> None:
+    with pytest.raises(InvalidArgument, match=r"of an app name the module alone, 'shop.flows'"):
+        lint(["shop.flows:app"])
+
+
 def test_a_file_that_is_no_python_is_named_with_its_line(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
     bad.write_text("x = 1\ndef (:\n")
