@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from flowpg.model import answers
 from flowpg.store.memory import InMemoryEventStore
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
@@ -46,3 +47,9 @@ async def postgres_only(request: pytest.FixtureRequest) -> AsyncIterator[EngineS
     yield found
     for engine in found.engines:
         await engine.close()
+
+
+@pytest.fixture
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No schema of a test before is tried first."""
+    monkeypatch.setattr(answers, "_latest", {})
