@@ -68,7 +68,7 @@ class FunctionCodec:
             try:
                 shape[name] = plan.encode(value)
             except Unfit as error:
-                raise self._refused(f"argument {name!r}", "cannot be stored", error) from None
+                raise self._unstorable(f"argument {name!r}", error, value) from None
             except RecursionError:
                 raise self._refused(f"argument {name!r}", "cannot be stored", _DEEP) from None
         return shape
@@ -79,7 +79,7 @@ class FunctionCodec:
         try:
             return plans["return"].encode(value)
         except Unfit as error:
-            raise self._refused("the result", "cannot be stored", error) from None
+            raise self._unstorable("the result", error, value) from None
         except RecursionError:
             raise self._refused("the result", "cannot be stored", _DEEP) from None
 
@@ -200,6 +200,12 @@ class FunctionCodec:
             self._natives = tuple(plans[name].native for name in self._names)
         self._plans = plans
         return plans
+
+    def _unstorable(self, part: str, error: Unfit, value: Any) -> SerializationError:
+        if inspect.isawaitable(value):
+            # What a plain function does that calls a step in an asynchronous workflow.
+            error = Unfit("it was not awaited: write `await` before the call that made it")
+        return self._refused(part, "cannot be stored", error)
 
     def _refused(self, part: str, verdict: str, error: Exception) -> SerializationError:
         return SerializationError(f"{part} of {self.what} {verdict}: {error}")

@@ -223,6 +223,23 @@ def test_an_argument_that_cannot_be_stored_is_named_with_its_type() -> None:
         codec.encode_arguments((1, Line("a", "1")), {})  # type: ignore[arg-type]
 
 
+def test_a_forgotten_await_is_named_as_such() -> None:
+    def function(a: int) -> Any: ...
+
+    async def made() -> int:
+        return 1
+
+    codec = FunctionCodec(function, "workflow 'f'")
+    forgotten = made()
+    try:
+        with pytest.raises(SerializationError, match=r"argument 'a' .*was not awaited"):
+            codec.encode_arguments((forgotten,), {})
+        with pytest.raises(SerializationError, match=r"the result .*write `await` before the call"):
+            codec.encode_result(forgotten)
+    finally:
+        forgotten.close()
+
+
 def test_a_value_that_contains_itself_is_refused() -> None:
     def function(a: Any) -> Any:
         return a
