@@ -696,12 +696,17 @@ COMMENT ON FUNCTION flow_unbundle(json, bigint, integer) IS 'The events of a bun
 
 -- sql/functions/core/flow_event_refusal.sql
 -- flow_event_refusal: what is wrong with the shape of one event, or null when it may be stored.
+-- flow_event_name: the type of an event as an error may say it; other texts may be anything.
 -- Arguments: p_event_type, p_subject_id (1 to 2048 bytes, needed unless the type begins with run_),
 --   p_has_due (whether the event has a deadline), p_payload (a JSON object of at most 1048576
 --   bytes).
 -- 2048 bytes are what an index row can hold together with the run id.
 -- Locks: none. SQLSTATEs: none. Callers: internal.
 -- Names in a RETURN body are bound at creation, so no search_path is needed.
+CREATE FUNCTION flow_event_name(p_event_type text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN p_event_type ~ '^[a-z]+(_[a-z]+)+$' THEN p_event_type ELSE 'misnamed' END;
+
 CREATE FUNCTION flow_event_refusal(
     p_event_type text, p_subject_id text, p_has_due boolean, p_payload json
 ) RETURNS text
@@ -710,20 +715,25 @@ RETURN CASE
     WHEN coalesce(p_event_type, '') = '' THEN 'an event has no type'
     WHEN octet_length(p_event_type) > 200 THEN 'an event type is longer than 200 bytes'
     WHEN p_subject_id IS NULL AND NOT starts_with(p_event_type, 'run_')
-        THEN 'a ' || p_event_type || ' event has no subject'
+        THEN 'a ' || flow_event_name(p_event_type) || ' event has no subject'
     WHEN octet_length(p_subject_id) > 2048
-        THEN 'the subject of a ' || p_event_type || ' event is longer than 2048 bytes'
-    WHEN btrim(p_subject_id) = '' THEN 'the subject of a ' || p_event_type || ' event is blank'
+        THEN 'the subject of a ' || flow_event_name(p_event_type)
+            || ' event is longer than 2048 bytes'
+    WHEN btrim(p_subject_id) = ''
+        THEN 'the subject of a ' || flow_event_name(p_event_type) || ' event is blank'
     WHEN p_event_type = 'wait_created' AND NOT p_has_due THEN 'a wait_created event has no deadline'
     WHEN p_payload IS NULL OR json_typeof(p_payload) <> 'object'
-        THEN 'the payload of a ' || p_event_type || ' event is not a JSON object'
+        THEN 'the payload of a ' || flow_event_name(p_event_type) || ' event is not a JSON object'
     WHEN octet_length(p_payload::text) > 1048576
-        THEN 'the payload of a ' || p_event_type || ' event is larger than 1048576 bytes'
+        THEN 'the payload of a ' || flow_event_name(p_event_type)
+            || ' event is larger than 1048576 bytes'
 END;
 
+REVOKE EXECUTE ON FUNCTION flow_event_name(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_event_refusal(text, text, boolean, json) FROM PUBLIC;
 COMMENT ON FUNCTION flow_event_refusal(text, text, boolean, json)
     IS 'What is wrong with the shape of one event, or null.';
+COMMENT ON FUNCTION flow_event_name(text) IS 'The type of an event as an error may say it.';
 
 -- sql/functions/core/flow_refuse_event.sql
 -- Trigger functions that refuse what must not happen to flow_event_log.
@@ -772,9 +782,9 @@ AS $$
 BEGIN
     PERFORM flow_raise('WF012',
         format('run %s: the payload of a %s event has %s bytes, at most 1048576 are stored',
-            p_run_id, p_event_type, p_bytes),
-        jsonb_build_object('run_id', p_run_id, 'event_type', p_event_type, 'bytes', p_bytes,
-            'max_bytes', 1048576),
+            p_run_id, flow_event_name(p_event_type), p_bytes),
+        jsonb_build_object('run_id', p_run_id, 'event_type', flow_event_name(p_event_type),
+            'bytes', p_bytes, 'max_bytes', 1048576),
         'Store large values elsewhere and pass a reference.');
 END
 $$;
@@ -2952,7 +2962,8 @@ BEGIN ATOMIC
                            OR flow_due_member(e.event_type) IS NULL)
                        THEN 'due_in_us is out of range, beside due_at, or not for this event'
                    WHEN b.bytes > 1048576
-                       THEN 'the payload of a ' || e.event_type || ' event is too large'
+                       THEN 'the payload of a ' || flow_event_name(e.event_type)
+                           || ' event is too large'
                    ELSE flow_event_refusal(e.event_type, e.subject_id,
                        e.due_at IS NOT NULL OR e.due_in_us IS NOT NULL, e.payload)
                END AS reason

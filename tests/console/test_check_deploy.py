@@ -52,7 +52,7 @@ def test_code_that_diverges_is_shown_run_by_run_with_the_line(runs: str) -> None
 
 def test_nothing_is_written_and_a_reader_may_ask(runs: str) -> None:
     with psycopg.connect(runs, autocommit=True) as owner:
-        owner.execute("CREATE ROLE deploy_checker LOGIN")
+        owner.execute(f"CREATE ROLE deploy_checker LOGIN PASSWORD '{owner.info.password}'")
         owner.execute("SELECT flowpg.flow_grant('deploy_checker', 'reader')")
         owner.execute("ALTER ROLE deploy_checker SET default_transaction_read_only = on")
         try:

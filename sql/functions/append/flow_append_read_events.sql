@@ -63,7 +63,8 @@ BEGIN ATOMIC
                            OR flow_due_member(e.event_type) IS NULL)
                        THEN 'due_in_us is out of range, beside due_at, or not for this event'
                    WHEN b.bytes > 1048576
-                       THEN 'the payload of a ' || e.event_type || ' event is too large'
+                       THEN 'the payload of a ' || flow_event_name(e.event_type)
+                           || ' event is too large'
                    ELSE flow_event_refusal(e.event_type, e.subject_id,
                        e.due_at IS NOT NULL OR e.due_in_us IS NOT NULL, e.payload)
                END AS reason

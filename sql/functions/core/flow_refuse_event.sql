@@ -44,9 +44,9 @@ AS $$
 BEGIN
     PERFORM flow_raise('WF012',
         format('run %s: the payload of a %s event has %s bytes, at most 1048576 are stored',
-            p_run_id, p_event_type, p_bytes),
-        jsonb_build_object('run_id', p_run_id, 'event_type', p_event_type, 'bytes', p_bytes,
-            'max_bytes', 1048576),
+            p_run_id, flow_event_name(p_event_type), p_bytes),
+        jsonb_build_object('run_id', p_run_id, 'event_type', flow_event_name(p_event_type),
+            'bytes', p_bytes, 'max_bytes', 1048576),
         'Store large values elsewhere and pass a reference.');
 END
 $$;
