@@ -1,9 +1,10 @@
-"""Freeze what is not published yet: ``python -m migrations.freeze``, at the top of a clone.
+"""Pin what is not published yet: ``python -m migrations.freeze``, at the top of a clone.
 
-Writes ``versions/0001_core.sql`` from ``sql/manifest.txt`` (as long as 0001 is open), then the pins
-in ``revisions.txt`` and, from a throwaway server, ``catalog.txt``. A published revision is never
-written again: change ``sql/`` and add the next revision beside it, with its SQL written by hand.
-``FLOWPG_FREEZE_DSN`` names a scratch database to use in place of the embedded server.
+Writes the pins in ``revisions.txt`` and, from a throwaway server, ``catalog.txt``. As long as 0001
+is open it is whatever ``sql/`` is; the first run after it was set to published writes its file,
+``versions/0001_core.sql``. A published revision is never written again: change ``sql/`` and add the
+next revision beside it, with its SQL written by hand. ``FLOWPG_FREEZE_DSN`` names a scratch
+database to use in place of the embedded server.
 """
 
 from __future__ import annotations
@@ -19,16 +20,13 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from flowpg.postgres.install import statements
 from flowpg.postgres.migrate import upgrade
-from flowpg.postgres.revisions import load_release, sha256
+from flowpg.postgres.revisions import Revision, load_release, sha256
 from flowpg.postgres.schema_check import read_catalog
-from flowpg.resources import migrations_root, sql_root
-
-FIRST = "0001_core"
+from flowpg.resources import migrations_root
 
 REVISIONS_HEADER = """\
-# name  state  SHA-256 of its frozen SQL. Written by `python -m migrations.freeze`.
+# name  state  SHA-256 of its SQL. Written by `python -m migrations.freeze`.
 # Set the state to published when a release carries the revision; its line and its file then never
 # change again, for databases hold this digest in flow_migrations.
 """
@@ -38,42 +36,30 @@ CATALOG_HEADER = """\
 """
 
 
-def compose(source: Path) -> str:
-    """The files of ``sql/manifest.txt`` as one text that names no schema."""
-    parts = ["-- Frozen from sql/ by migrations/freeze.py: change the files there, not this one.\n"]
-    for path, text in statements(source):
-        parts.append(f"\n-- sql/{path.relative_to(source)}\n{text.strip()}\n")
-    return "".join(parts)
+def pin(root: Path) -> None:
+    """Write the pins of every revision that is still open, and the file of the first one when it
+    has just been published.
 
-
-def first_revision(root: Path) -> str:
-    """What 0001 runs: everything in sql/, and the comments on the table that alembic made."""
-    ending = root / "statements" / "version_table.sql"
-    return f"{compose(sql_root())}\n{ending.read_text(encoding='utf-8')}"
-
-
-def pin(root: Path, first_sql: str) -> None:
-    """Write the first revision's SQL and the pins of every revision that is still open.
-
-    Raises ``ValueError`` when the file of a published revision is not what its pin says.
+    Raises ``ValueError`` when what a published revision runs is not what its pin says.
     """
-    versions = root / "versions"
-    published = {r.name: r.sha256 for r in load_release(root).revisions if r.published}
-    if FIRST not in published:
-        (versions / f"{FIRST}.sql").write_text(first_sql, encoding="utf-8")
+    known = {revision.name: revision for revision in load_release(root).revisions}
     rows = []
-    for module in sorted(versions.glob("[0-9]*.py")):
-        digest = sha256(module.with_suffix(".sql").read_bytes())
-        if published.get(module.stem, digest) != digest:
-            raise ValueError(
-                f"{module.stem}.sql is published and must not change: restore it, and put the "
-                "change into a new revision"
-            )
-        state = "published" if module.stem in published else "open"
-        rows.append(f"{module.stem}  {state}  {digest}\n")
-    missing = published.keys() - {row.split()[0] for row in rows}
+    for module in sorted((root / "versions").glob("[0-9]*.py")):
+        name, file = module.stem, module.with_suffix(".sql")
+        revision = known.pop(name, Revision(name, False, "", file))
+        content = revision.content()
+        digest = sha256(content)
+        if revision.published:
+            if digest != revision.sha256:
+                raise ValueError(
+                    f"{name} is published and must not change: restore what it was, and put the "
+                    "change into a new revision"
+                )
+            file.write_bytes(content)
+        rows.append(f"{name}  {'published' if revision.published else 'open'}  {digest}\n")
+    missing = sorted(name for name, revision in known.items() if revision.published)
     if missing:
-        raise ValueError(f"published revisions are gone: {', '.join(sorted(missing))}")
+        raise ValueError(f"published revisions are gone: {', '.join(missing)}")
     (root / "revisions.txt").write_text(REVISIONS_HEADER + "".join(rows), encoding="utf-8")
 
 
@@ -110,10 +96,14 @@ def freeze(root: Path) -> None:
     with tempfile.TemporaryDirectory() as directory, scratch_database() as dsn:
         draft = Path(directory, "migrations")
         shutil.copytree(root, draft)
-        pin(draft, first_revision(root))
+        pin(draft)
         pin_catalog(draft, dsn)
-        for name in (f"versions/{FIRST}.sql", "revisions.txt", "catalog.txt"):
-            shutil.copyfile(draft / name, root / name)
+        for file in (
+            draft / "revisions.txt",
+            draft / "catalog.txt",
+            *draft.rglob("versions/*.sql"),
+        ):
+            shutil.copyfile(file, root / file.relative_to(draft))
 
 
 def main() -> None:

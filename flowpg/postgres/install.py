@@ -5,27 +5,12 @@ Real databases are made by the migrations; this runs the files that ``sql/manife
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import psycopg
 from psycopg import sql
 
+from flowpg.postgres.manifest import statements
 from flowpg.postgres.revisions import DEFAULT_SCHEMA
 from flowpg.resources import sql_root
-
-
-def manifest(root: Path | None = None) -> list[Path]:
-    """The files that make a fresh schema, in the order in which they are run."""
-    root = root or sql_root()
-    lines = (root / "manifest.txt").read_text(encoding="utf-8").splitlines()
-    return [root / line.strip() for line in lines if line.strip() and not line.startswith("#")]
-
-
-def statements(root: Path | None = None) -> Iterator[tuple[Path, str]]:
-    """Each file of the manifest with its text."""
-    for path in manifest(root):
-        yield path, path.read_text(encoding="utf-8")
 
 
 def install_fresh(

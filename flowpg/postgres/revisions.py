@@ -1,6 +1,6 @@
 """What this release knows about its schema: the list of revisions, their pins, the catalog's.
 
-Read from ``migrations/``: ``revisions.txt`` names each revision with the SHA-256 of its frozen SQL,
+Read from ``migrations/``: ``revisions.txt`` names each revision with the SHA-256 of its SQL,
 ``catalog.txt`` the objects that the newest one leaves behind, ``statements/`` the SQL that the
 migration runner and the check need. Nothing here connects to a server.
 """
@@ -15,11 +15,15 @@ from pathlib import Path
 from psycopg import sql
 
 from flowpg.errors import InvalidArgument, SchemaAltered
+from flowpg.postgres.manifest import compose
 from flowpg.resources import migrations_root
 
 DEFAULT_SCHEMA = "flowpg"
 VERSION_TABLE = "flow_alembic_version"
 LEDGER_TABLE = "flow_migrations"
+
+FIRST = "0001"
+"""The version that makes the schema."""
 
 # A catalog as ``(kind, name) -> digest``.
 Catalog = Mapping[tuple[str, str], str]
@@ -27,7 +31,10 @@ Catalog = Mapping[tuple[str, str], str]
 
 @dataclass(frozen=True)
 class Revision:
-    """One migration: a module and its frozen SQL beside it, both called ``name``."""
+    """One migration: a module and its SQL beside it, both called ``name``.
+
+    The first one has no file until it is published: it is all of ``sql/``.
+    """
 
     name: str
     published: bool
@@ -39,13 +46,21 @@ class Revision:
         """What ledger and version table call it: the digits before the first underscore."""
         return self.name.split("_", 1)[0]
 
+    def content(self) -> bytes:
+        """What it would run, pinned or not."""
+        if self.version != FIRST or self.path.exists():
+            return self.path.read_bytes()
+        ending = self.path.parents[1] / "statements" / "version_table.sql"
+        return f"{compose()}\n{ending.read_text(encoding='utf-8')}".encode()
+
     def frozen_sql(self) -> str:
-        """The frozen SQL. Raises :class:`SchemaAltered` when the file is not the pinned one."""
-        content = self.path.read_bytes()
+        """What it runs. Raises :class:`SchemaAltered` when that is not what was pinned."""
+        content = self.content()
         if sha256(content) != self.sha256:
             raise SchemaAltered(
-                f"{self.path.name} of this installation is not the file this release pinned; "
-                "nothing was changed; install flowpg again"
+                f"{self.path.name} of this installation is not what this release pinned; "
+                "nothing was changed; install flowpg again, or in a clone run "
+                "`python -m migrations.freeze`"
             )
         return content.decode()
 
@@ -68,7 +83,7 @@ class Release:
         return next(r for r in self.revisions if key in (r.version, r.name))
 
     def damage(self) -> str | None:
-        """A sentence when a frozen file of this installation is not the pinned one, else None."""
+        """A sentence when what a revision runs is not what was pinned, else None."""
         try:
             for revision in self.revisions:
                 revision.frozen_sql()

@@ -128,12 +128,11 @@ def test_what_belongs_to_the_dba_is_not_an_alteration(empty_database_dsn: str, w
     assert check(empty_database_dsn).sentence == "schema 'flowpg' is at migration 0001"
 
 
-def test_a_frozen_file_that_is_not_the_pinned_one_is_reported_before_anything_runs(
+def test_sql_that_is_not_what_was_pinned_is_reported_before_anything_runs(
     empty_database_dsn: str, tmp_path: Path
 ) -> None:
     root = next_release(tmp_path, "SELECT 1;")
-    with (root / "versions" / "0001_core.sql").open("a") as file:
-        file.write("-- harmless?\n")
+    (root / "versions" / "0001_core.sql").write_text("-- harmless?\n")
     status = check(empty_database_dsn, root=root)
     assert status.state is SchemaState.ALTERED
     assert "0001_core.sql of this installation" in status.sentence

@@ -10,11 +10,12 @@ import psycopg
 import pytest
 
 from flowpg.errors import MigrationFailed
+from flowpg.postgres.manifest import statements
 from flowpg.postgres.migrate import upgrade
-from flowpg.postgres.revisions import load_release, sha256
+from flowpg.postgres.revisions import FIRST, load_release
 from flowpg.postgres.schema_check import read_catalog
 from flowpg.resources import migrations_root
-from migrations.freeze import FIRST, freeze, pin
+from migrations.freeze import freeze, pin
 
 # Every revision that a release has carried, with its digest. Lines are added at a release and never
 # changed: databases hold these digests in flow_migrations.
@@ -25,13 +26,20 @@ FROZEN = (
 )
 
 
-def test_every_revision_has_a_frozen_file_that_matches_its_pin() -> None:
+def test_what_every_revision_runs_matches_its_pin() -> None:
     release = load_release()
     assert release.revisions
-    for revision in release.revisions:
-        assert sha256(revision.path.read_bytes()) == revision.sha256, revision.name
+    assert release.damage() is None
     modules = {path.stem for path in (release.root / "versions").glob("[0-9]*.py")}
     assert modules == {revision.name for revision in release.revisions}
+
+
+def test_the_first_revision_is_all_of_sql_until_it_is_published() -> None:
+    [first] = [r for r in load_release().revisions if r.version == "0001"]
+    if not first.published:
+        assert not first.path.exists()
+        for path, text in statements():
+            assert text.strip() in first.frozen_sql(), path
 
 
 def test_published_revisions_are_the_ones_recorded_here() -> None:
@@ -56,41 +64,48 @@ def clone(tmp_path: Path) -> Path:
     return root
 
 
+def _file(root: Path) -> Path:
+    return root / "versions" / "0001_core.sql"
+
+
 def _publish(root: Path) -> None:
     pins = root / "revisions.txt"
     pins.write_text(pins.read_text().replace("  open  ", "  published  "))
 
 
-def test_freezing_rewrites_an_open_revision(clone: Path) -> None:
-    pin(clone, "SELECT 1;\n")
+def test_freezing_pins_an_open_revision_again(clone: Path) -> None:
+    _file(clone).write_text("SELECT 1;\n")
+    pin(clone)
     revision = load_release(clone).revision(FIRST)
     assert revision.frozen_sql() == "SELECT 1;\n"
     assert not revision.published
 
 
-def test_freezing_never_rewrites_a_published_revision(clone: Path) -> None:
-    before = (clone / "versions" / f"{FIRST}.sql").read_bytes()
+def test_freezing_writes_down_what_was_published_and_never_again(clone: Path) -> None:
+    text = load_release(clone).revision(FIRST).frozen_sql()
     _publish(clone)
-    pin(clone, "SELECT 1;\n")
-    assert (clone / "versions" / f"{FIRST}.sql").read_bytes() == before
+    pin(clone)
+    assert _file(clone).read_text() == text
     assert load_release(clone).revision(FIRST).published
+    assert load_release(clone).revision(FIRST).frozen_sql() == text
 
 
 def test_freezing_refuses_when_a_published_file_was_changed(clone: Path) -> None:
     _publish(clone)
+    pin(clone)
     pins = (clone / "revisions.txt").read_text()
-    with (clone / "versions" / f"{FIRST}.sql").open("a") as file:
+    with _file(clone).open("a") as file:
         file.write("\n")
     with pytest.raises(ValueError, match="published and must not change"):
-        pin(clone, "SELECT 1;\n")
+        pin(clone)
     assert (clone / "revisions.txt").read_text() == pins
 
 
 def test_freezing_refuses_when_a_published_revision_is_gone(clone: Path) -> None:
     _publish(clone)
-    (clone / "versions" / f"{FIRST}.py").unlink()
+    (clone / "versions" / "0001_core.py").unlink()
     with pytest.raises(ValueError, match="are gone"):
-        pin(clone, "SELECT 1;\n")
+        pin(clone)
 
 
 def test_the_pinned_catalog_is_what_the_revisions_make(empty_database_dsn: str) -> None:
@@ -106,13 +121,13 @@ def test_freezing_sql_that_does_not_run_changes_nothing(
     def contents() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in sorted(clone.rglob("*.[ts]*"))}
 
-    before = contents()
     monkeypatch.setenv("FLOWPG_FREEZE_DSN", empty_database_dsn)
-    monkeypatch.setattr("migrations.freeze.first_revision", lambda _: "SELECT 1 / 0;\n")
+    _file(clone).write_text("SELECT 1 / 0;\n")
+    before = contents()
     with pytest.raises(MigrationFailed):
         freeze(clone)
     assert contents() == before
-    monkeypatch.setattr("migrations.freeze.first_revision", lambda _: FROZEN)
+    _file(clone).write_text(FROZEN)
     freeze(clone)
     assert load_release(clone).revision(FIRST).frozen_sql() == FROZEN
     assert ("column", "flow_more.a") in load_release(clone).catalog

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from flowpg.postgres.install import install_fresh, manifest, statements
+from flowpg.postgres.install import install_fresh
+from flowpg.postgres.manifest import manifest, statements
 from flowpg.resources import sql_root
 from flowpg.testing.servers import PostgresServer
 from tests.sql.database import SPEC, Database
