@@ -153,11 +153,12 @@ class FlowClient:
     def resume_hook(
         self, run_id: str, hook_id: str, payload: Any, *, connection: Any = None
     ) -> VerbResult:
-        """Answer a hook. The same payload again is ``applied=False``; HookConflict for another
-        payload, or a disposed or cancelled hook; AnswerRejected for one that does not fit what the
-        workflow waits for; RunTerminal."""
+        """Answer a hook, with JSON or with what pydantic writes as such: a model, a dataclass, a
+        datetime. The same payload again is ``applied=False``; HookConflict for another payload, or
+        a disposed or cancelled hook; AnswerRejected for one that does not fit what the workflow
+        waits for; RunTerminal."""
         check = AnswerCheck(payload, hook_id)
-        payload = self._codecs.seal_answer(payload, run_id, hook_id)
+        payload = self._codecs.seal_answer(check.payload, run_id, hook_id)
         try:
             while True:
                 call = verbs.resume_hook(run_id, hook_id, payload, check.checked)
@@ -177,7 +178,7 @@ class FlowClient:
         """Answer the active hook with this token. HookTokenNotFound if there is none;
         AnswerRejected for an answer that does not fit."""
         check = AnswerCheck(payload)
-        payload = self._codecs.seal_answer_by_token(token, payload)
+        payload = self._codecs.seal_answer_by_token(token, check.payload)
         while True:
             call = verbs.resume_hook_by_token(token, payload, check.checked)
             if check.done(result := self._run(call, connection)):

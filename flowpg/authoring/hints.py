@@ -24,6 +24,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from flowpg.authoring import tags
 from flowpg.authoring.hint_classes import Plan, class_plan
 from flowpg.authoring.tags import Classes, Unfit
+from flowpg.model.dumping import in_order
 
 ANYTHING = Plan(tags.encode, tags.decode)
 """The plan of values about which nothing is said."""
@@ -186,7 +187,7 @@ def _set(kind: type) -> Callable[[tuple[Any, ...]], Plan]:
         def encode(value: Any) -> Any:
             if not isinstance(value, (set, frozenset)):
                 raise _expected(kind, value)
-            return tags.in_order([item.encode(member) for member in value])
+            return in_order([item.encode(member) for member in value])
 
         def decode(value: Any) -> Any:
             return kind(item.decode(member) for member in _members(value, kind))

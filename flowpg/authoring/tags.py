@@ -28,6 +28,7 @@ from pydantic import BaseModel, ValidationError
 
 from flowpg.model import jsontext
 from flowpg.model.decoding import places
+from flowpg.model.dumping import dumped, in_order
 
 TAG: Final = "$"
 Classes = Mapping[str, type]
@@ -94,11 +95,6 @@ def encode(value: Any, known: Classes = NO_CLASSES) -> Any:
     raise Unfit(f"a value of type {kind.__name__} has no JSON form; pass plain data instead")
 
 
-def in_order(items: list[Any]) -> list[Any]:
-    """The encoded members of a set, in an order that every process gives them."""
-    return sorted(items, key=jsontext.encode)
-
-
 def encode_mapping(
     value: Mapping[Any, Any], key_of: Callable[[Any], Any], value_of: Callable[[Any], Any]
 ) -> dict[str, Any]:
@@ -132,42 +128,10 @@ def encode_bytes(value: bytes) -> Any:
 def dump_model(value: BaseModel) -> Any:
     """A pydantic model as JSON, as it serialises itself; sets in it have a fixed order."""
     try:
-        if "set" in repr(type(value).__pydantic_core_schema__):
-            # pydantic would write a set in the order of this process.
-            return plain(value.model_dump(mode="python", by_alias=True, round_trip=True))
-        return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    except Unfit:
-        raise
+        return dumped(value)
     except Exception as error:  # noqa: BLE001  a model's own serialisers may raise anything
         name = type(value).__name__
         raise Unfit(f"{name} could not be serialised ({type(error).__name__})") from None
-
-
-def plain(value: Any) -> Any:
-    """What ``model_dump`` gave, as the JSON that pydantic reads back."""
-    if isinstance(value, dict):
-        return {_key(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return in_order([plain(item) for item in value])
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return plain(value.value)
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, (UUID, Decimal, PurePath)):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, BaseModel):
-        return dump_model(value)
-    return value
-
-
-def _key(key: Any) -> str:
-    return key if isinstance(key, str) else str(plain(key))
 
 
 def _encode_enum(value: enum.Enum, known: Classes) -> Any:

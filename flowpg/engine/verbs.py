@@ -8,6 +8,7 @@ and its snapshot returned; with one, only the verb runs, inside the caller's tra
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Any, overload
 
 from flowpg.engine.core import EngineCore
@@ -65,22 +66,19 @@ class EngineVerbs(EngineCore):
         connection: Enlisted = None,
         drive: bool = True,
     ) -> Snapshot | VerbResult:
-        """Answer a hook with any JSON value that the workflow can read as what it waits for; the
-        same answer may be delivered again, also after the run has ended.
+        """Answer a hook with any JSON value that the workflow can read as what it waits for, or
+        with what pydantic writes as one: a model, a dataclass, a datetime. The same answer may be
+        delivered again, also after the run has ended.
 
         AnswerRejected for an answer that does not fit; HookConflict for another answer, or a hook
         that was disposed or cancelled; RunNotFound; InvalidTransition for an unknown hook;
         RunTerminal; raises as ``drive``.
         """
         check = AnswerCheck(payload, hook_id)
-        payload = self.codecs.seal_answer(payload, run_id, hook_id)
+        payload = self.codecs.seal_answer(check.payload, run_id, hook_id)
         try:
-            while not check.done(
-                result := await self.store.resume_hook(
-                    run_id, hook_id, payload, checked=check.checked, connection=connection
-                )
-            ):
-                pass
+            verb = partial(self.store.resume_hook, run_id, hook_id, payload, connection=connection)
+            result = await check.send(verb)
         except HookConflict:
             # Sealed with another key, it may be the same answer all the same.
             if not self.codecs or connection is not None:
@@ -101,13 +99,9 @@ class EngineVerbs(EngineCore):
         raises as ``drive``.
         """
         check = AnswerCheck(payload)
-        payload = self.codecs.seal_answer_by_token(token, payload)
-        while not check.done(
-            result := await self.store.resume_hook_by_token(
-                token, payload, checked=check.checked, connection=connection
-            )
-        ):
-            pass
+        payload = self.codecs.seal_answer_by_token(token, check.payload)
+        verb = partial(self.store.resume_hook_by_token, token, payload, connection=connection)
+        result = await check.send(verb)
         return await self._by_token(result, connection, drive)
 
     @overload

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from flowpg.errors import (
     HookConflict,
@@ -25,12 +26,16 @@ from flowpg.errors import (
 from flowpg.fleet.policy import DEFAULT_POLICY, TaskPolicy
 from flowpg.model.answers import AnswerCheck
 from flowpg.model.arguments import MAX_PAGE
+from flowpg.model.dumping import written
 from flowpg.model.inspection import WakeupKind
 from flowpg.model.records import VerbResult
 from flowpg.postgres.enlist import run_enlisted
 from flowpg.postgres.task_verbs import enqueue_task
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import Enlisted, FlowEventStore
+
+Answer = Annotated[Any, BeforeValidator(written)]
+"""What a hook is answered with: it waits in the queue as JSON."""
 
 
 class _Task(BaseModel):
@@ -74,7 +79,7 @@ class ResumeHook(_Task):
     type: Literal["resume_hook"] = "resume_hook"
     run_id: str
     hook_id: str
-    payload: Any = Field(default=None, repr=False)
+    payload: Answer = Field(default=None, repr=False)
 
 
 class ResumeHookByToken(_Task):
@@ -82,7 +87,7 @@ class ResumeHookByToken(_Task):
 
     type: Literal["resume_hook_by_token"] = "resume_hook_by_token"
     token: str = Field(repr=False)
-    payload: Any = Field(default=None, repr=False)
+    payload: Answer = Field(default=None, repr=False)
 
 
 class DisposeHook(_Task):
@@ -215,15 +220,11 @@ async def carry_out(store: FlowEventStore, task: AnyTask) -> FlowTaskOutcome:
 async def _answer(store: FlowEventStore, task: ResumeHook | ResumeHookByToken) -> VerbResult:
     # Who sent it is not there any more: one that does not fit fails the task for good, and says so.
     check = AnswerCheck(task.payload, getattr(task, "hook_id", ""))
-    while True:
-        if isinstance(task, ResumeHook):
-            done = await store.resume_hook(
-                task.run_id, task.hook_id, task.payload, checked=check.checked
-            )
-        else:
-            done = await store.resume_hook_by_token(task.token, task.payload, checked=check.checked)
-        if check.done(done):
-            return done
+    if isinstance(task, ResumeHook):
+        verb = partial(store.resume_hook, task.run_id, task.hook_id, check.payload)
+    else:
+        verb = partial(store.resume_hook_by_token, task.token, check.payload)
+    return await check.send(verb)
 
 
 async def _settle(

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic import TypeAdapter
-from pydantic_core import to_jsonable_python
-
-from flowpg.authoring import tags
 from flowpg.authoring.workflows import WorkflowBase
 from flowpg.errors import FlowError, InvalidArgument
 from flowpg.model.events import FlowEventEnvelope
@@ -17,8 +13,6 @@ if TYPE_CHECKING:
     from flowpg.testing.environment import WorkflowEnvironment
 
 R = TypeVar("R")
-
-_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 class RunWaits(FlowError):
@@ -79,13 +73,10 @@ class TestedRun(Generic[R]):
         return list((await self.snapshot()).open.hooks)
 
     async def answer(self, hook: str, value: Any) -> None:
-        """Answer a hook by its name or id, with JSON or with what pydantic writes as such: a model,
-        a dataclass, a datetime. InvalidArgument if the run has no such hook open, AnswerRejected
-        if the answer does not fit it."""
+        """Answer a hook by its name or id, with what a sender may send. InvalidArgument if the run
+        has no such hook open, AnswerRejected if the answer does not fit it."""
         hook_id = await self._hook(hook)
-        # Sets in an order that every process gives them.
-        payload = to_jsonable_python(tags.plain(_ANY.dump_python(value, by_alias=True)))
-        await self._env.engine.resume_hook(self.id, hook_id, payload, drive=False)
+        await self._env.engine.resume_hook(self.id, hook_id, value, drive=False)
         self._env.drive(self.id)
         await self._env.settle()
 
