@@ -31,6 +31,7 @@ from flowpg.errors import (
     StepTimeout,
 )
 from flowpg.model import jsontext
+from flowpg.model.errortext import RECORD, human_text
 
 MAX_MESSAGE = 4_000
 """Longest message kept of one exception, in characters."""
@@ -60,7 +61,6 @@ _TIMEOUTS: dict[str, type[StepTimeout]] = {
 _SIZES = re.compile(r" (\d+) bytes, the limit is (\d+)")
 _MAX_LINKS = 8
 _MAX_MEMBERS = 16
-_MARK = "flowpg.error: "
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _ASYNCIO = str(Path(asyncio.__file__).parent)
 
@@ -278,7 +278,7 @@ def failure_body(error: BaseException) -> str:
     """What follows ``TypeName: `` in the error text of ``error``."""
     lines = [_message(error)]
     _describe_links(error, lines, {id(error)})
-    lines.append(_MARK + _fitting(record_of(error)))
+    lines.append(RECORD + _fitting(record_of(error)))
     return "\n".join(lines)
 
 
@@ -297,19 +297,13 @@ def place_of_failure(error: BaseException) -> str:
     return _traceback(error) or ""
 
 
-def human_text(text: str) -> str:
-    """An error text without its record."""
-    head, _, last = text.rpartition("\n")
-    return head if last.startswith(_MARK) else text
-
-
 def read_failure(text: str, origin: FailureOrigin | None = None) -> Exception:
     """The exception that an error text describes. A text without a record, such as one that the
     engine wrote, becomes a StepFailed, or the StepTimeout that it names."""
     last = text.rpartition("\n")[2]
-    if last.startswith(_MARK):
+    if last.startswith(RECORD):
         try:
-            record = ErrorRecord.read(jsontext.decode(last[len(_MARK) :]))
+            record = ErrorRecord.read(jsontext.decode(last[len(RECORD) :]))
         except (SerializationError, tags.Unfit, TypeError):
             pass
         else:

@@ -24,27 +24,16 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from flowpg.authoring import tags
 from flowpg.authoring.hint_classes import Plan, class_plan
 from flowpg.authoring.tags import Classes, Unfit
+from flowpg.model.adapters import adapter_of, once_a_type
 from flowpg.model.dumping import in_order
 
 ANYTHING = Plan(tags.encode, tags.decode)
 """The plan of values about which nothing is said."""
 
-_plans: dict[Any, Plan] = {}
 
-
+@once_a_type
 def plan_for(hint: Any) -> Plan:
-    """The plan of an annotation, made once."""
-    try:
-        found = _plans.get(hint)
-    except TypeError:  # an annotation that cannot be hashed, such as Annotated[int, []]
-        return _make(hint)
-    if found is None:
-        found = _make(hint)
-        _plans[hint] = found
-    return found
-
-
-def _make(hint: Any) -> Plan:
+    """The plan of an annotation."""
     # A name inside of an annotation that nobody has looked up says nothing.
     if hint is Any or hint is object or isinstance(hint, (TypeVar, str, ForwardRef)):
         return ANYTHING
@@ -301,7 +290,7 @@ def _validated(hint: Any) -> Plan:
 
 def _validator(hint: Any) -> Callable[[Any], Any]:
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(hint)
+        adapter = adapter_of(hint)
     except PydanticUserError:
         # Nothing pydantic knows, such as a Protocol: taken at its word.
         return lambda value: value

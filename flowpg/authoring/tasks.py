@@ -72,7 +72,6 @@ class RunTask(asyncio.Task[Any]):
     ) -> None:
         self.number = number
         self.path = path
-        self.owner: RunTask | CallSites | None = None
         self.calls = 0
         self.children = 0
         self.stream: random.Random | None = None

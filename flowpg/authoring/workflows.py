@@ -13,11 +13,12 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 from flowpg.authoring.codec import FunctionCodec
 from flowpg.authoring.errors import WorkflowFailed
-from flowpg.authoring.failures import human_text, read_failure
+from flowpg.authoring.failures import read_failure
 from flowpg.authoring.strands import carry_out
 from flowpg.errors import InvalidArgument
 from flowpg.model.arguments import check_queue
 from flowpg.model.codecs import NO_CODECS, RUN_ERROR, RUN_INPUT, RUN_OUTPUT, CodecChain
+from flowpg.model.errortext import human_text
 from flowpg.model.ids import check_run_id
 from flowpg.model.records import StartRequest
 from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot

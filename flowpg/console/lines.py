@@ -11,6 +11,7 @@ import typer
 from flowpg.console.expected import in_short
 from flowpg.model import events, jsontext
 from flowpg.model.codecs import error_label_of, is_sealed, label_of
+from flowpg.model.errortext import human_text
 from flowpg.model.events import FlowEventEnvelope
 from flowpg.model.inspection import (
     RunRow,
@@ -26,8 +27,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print it as one JSON o
 """The ``--json`` option of the commands that print either."""
 
 _COUNTED = ("pending", "running", "suspended", "cancelling", "completed", "failed", "cancelled")
-_RECORD = "flowpg.error: "
-"""How the last line of an error text begins where a program reads on."""
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -243,11 +242,9 @@ def shown(value: Any) -> str:
 
 def legible(error: str | None) -> str:
     """An error text without the record below it, which is for programs: ``--json`` has it."""
-    sealed = error_label_of(error or "")
-    if sealed is not None:
-        return sealed
-    head, _, last = (error or "").rpartition("\n")
-    return head if last.startswith(_RECORD) else error or ""
+    text = error or ""
+    sealed = error_label_of(text)
+    return human_text(text) if sealed is None else sealed
 
 
 def _line(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from flowpg.errors import FlowError
 from flowpg.model import jsontext
-from flowpg.model.adapters import adapter_of
+from flowpg.model.adapters import adapter_of, once_a_type
 
 MAX_SCHEMA_BYTES: Final = 16_384
 """A schema whose text is longer is left out: it would be stored with each hook."""
@@ -27,25 +27,14 @@ MAX_SCHEMA_BYTES: Final = 16_384
 Schema = dict[str, Any]
 Core = Mapping[str, Any]
 
-_schemas: dict[Any, Schema | None] = {}
 
-
+@once_a_type
 def schema_of(kind: Any) -> Schema | None:
     """The JSON Schema of what is read as ``kind``, made once a type; callers must not change it.
 
     None if it would allow anything, would be longer than ``MAX_SCHEMA_BYTES``, or if the type
     cannot be read at all, which is for whoever reads to say.
     """
-    try:
-        return _schemas[kind]
-    except KeyError:
-        found = _schemas[kind] = _made(kind)
-        return found
-    except TypeError:  # not hashable
-        return _made(kind)
-
-
-def _made(kind: Any) -> Schema | None:
     if kind is Any:
         return None
     try:

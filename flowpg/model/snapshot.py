@@ -326,6 +326,9 @@ class WorkflowRunSnapshot:
     patches: dict[str, None] = field(default_factory=dict)
     output: Any = field(default=None, repr=False)
     error: str | None = field(default=None, repr=False)
+    """As its event holds it: where the workflow raised, the last line is the record of the error,
+    for programs. ``Workflow.result`` raises the error itself, and shows the words alone."""
+
     terminal_outcome: WorkflowTerminalOutcome | None = None
     last_sequence: int = 0
     open: OpenWork = field(default_factory=OpenWork, repr=False, compare=False)

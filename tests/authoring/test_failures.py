@@ -11,6 +11,7 @@ from flowpg.authoring.app import FlowApp
 from flowpg.authoring.errors import StepFailed
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model import jsontext
+from flowpg.model.errortext import human_text
 from tests.authoring.shapes import Declined, Silent
 
 
@@ -120,7 +121,7 @@ def test_the_text_begins_as_people_read_it() -> None:
         raise ValueError("no stock") from KeyError("A-1")
 
     text = failures.failure_text(raised(fail))
-    assert failures.human_text(text) == "ValueError: no stock\n  caused by KeyError: 'A-1'"
+    assert human_text(text) == "ValueError: no stock\n  caused by KeyError: 'A-1'"
     assert text.rpartition("\n")[2].startswith("flowpg.error: ")
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from flowpg.authoring.app import FlowApp
 from flowpg.authoring.errors import OutsideStep, StepFailed, WorkflowFailed
-from flowpg.authoring.failures import failure_origin, human_text
+from flowpg.authoring.failures import failure_origin
 from flowpg.authoring.step_context import StepContext, step_context
 from flowpg.errors import InvalidArgument, NonRetryable, RetryLater, UnknownStep
+from flowpg.model.errortext import human_text
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
 from tests.authoring.shapes import Declined, Line, Order, Silent
