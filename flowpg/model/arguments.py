@@ -25,7 +25,7 @@ from flowpg.model.events import (
 from flowpg.model.ids import check_id, check_run_id, check_token
 from flowpg.model.operations import ChildOperationReference, WorkflowProgress
 from flowpg.model.records import Append, StartRequest
-from flowpg.model.sizes import limits, most_of, oversize_of
+from flowpg.model.sizes import most_of, oversize_of
 
 MAX_PAGE = 1000
 """Most rows of one page of a read verb."""
@@ -98,22 +98,24 @@ def check_queues(queues: str | Sequence[str]) -> tuple[str, ...]:
 
 def check_size(run_id: str, event_type: str, text: str, extra: int = 0) -> None:
     """PayloadTooLarge if ``text`` and ``extra`` bytes more are over the limit of one event."""
-    # Four bytes is the most a character takes: short texts need no encoding to be measured.
-    if len(text) * 4 + extra > limits.most:
-        size, most = len(text.encode()) + extra, most_of(event_type)
-        if size > most:
-            raise PayloadTooLarge(run_id, event_type, size, most)
+    _check_room(run_id, event_type, text, extra, most_of(event_type))
 
 
 def check_storable(run_id: str, event: NewEvent) -> None:
     """PayloadTooLarge if no process could store the payload of ``event``, whatever its limits are:
     the answer of every replay. SerializationError if JSON cannot carry it."""
-    text = event.payload()
     extra = deadline_room(event)
-    if len(text) * 4 + extra > MAX_PAYLOAD_BYTES:
+    _check_room(run_id, event.type, event.payload(), extra, MAX_PAYLOAD_BYTES, event.subject)
+
+
+def _check_room(
+    run_id: str, event_type: str, text: str, extra: int, most: int, subject: str | None = None
+) -> None:
+    # Four bytes is the most a character takes: short texts need no encoding to be measured.
+    if len(text) * 4 + extra > most:
         size = len(text.encode()) + extra
-        if size > MAX_PAYLOAD_BYTES:
-            raise PayloadTooLarge(run_id, event.type, size, MAX_PAYLOAD_BYTES, event.subject)
+        if size > most:
+            raise PayloadTooLarge(run_id, event_type, size, most, subject)
 
 
 def deadline_room(event: NewEvent) -> int:

@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from pydantic_core import PydanticCustomError, SchemaError, SchemaValidator, ValidationError
+from pydantic_core import (
+    ErrorDetails,
+    PydanticCustomError,
+    SchemaError,
+    SchemaValidator,
+    ValidationError,
+)
 from pydantic_core import core_schema as core
 
 from flowpg.model import jsontext
@@ -56,16 +62,16 @@ class PayloadCheck:
             found = error.errors(include_url=False, include_input=False)
             # A schema that is defined by nothing but itself says nothing.
             loops = any(item["type"] == "recursion_loop" for item in found)
-            return () if loops else _failures_of(error, self._names)
+            return () if loops else _failures_of(found, self._names)
         except RecursionError:
             return ()
         return ()
 
 
-def _failures_of(error: ValidationError, names: frozenset[str]) -> Failures:
-    """What an error says, without any part of the value; ``names`` may be shown."""
+def _failures_of(errors: list[ErrorDetails], names: frozenset[str]) -> Failures:
+    """What errors say, without any part of the value; ``names`` may be shown."""
     found: dict[str, list[str]] = {}
-    for item in error.errors(include_url=False, include_input=False):
+    for item in errors:
         place, choice = _place(item["loc"], names)
         wanted = _expectation(item["type"], item.get("ctx") or {})
         if item["type"] == "extra_forbidden":
@@ -119,21 +125,14 @@ _EXPECTED: Final = {
     "decimal": "should be a decimal number",
     "bool": "should be true or false",
     "string": "should be a string",
-    "bytes": "should be a string",
     "none": "should be null",
     "list": "should be an array",
     "tuple": "should be an array",
-    "set": "should be an array",
-    "frozen": "should be an array",
     "dict": "should be an object",
-    "model": "should be an object",
-    "dataclass": "should be an object",
-    "mapping": "should be an object",
     "datetime": "should be a time such as 2026-01-31T12:00:00Z",
     "date": "should be a date such as 2026-01-31",
     "time": "should be a time of day such as 12:00:00",
     "uuid": "should be a UUID",
-    "url": "should be a URL",
 }
 
 _LIMITS: Final = {
@@ -148,8 +147,6 @@ _LIMITS: Final = {
     "too_short": ("min_length", "should have at least {} items"),
     "too_long": ("max_length", "should have at most {} items"),
     "flowpg_choice": ("expected", "should be {}"),
-    "literal_error": ("expected", "should be {}"),
-    "enum": ("expected", "should be {}"),
 }
 
 
