@@ -110,11 +110,14 @@ class RunCalls:
             wanted = recorded.token
         else:
             wanted = secrets.token_urlsafe(32)
-        if metadata is not None:
-            check_storable(self.run_id, hook_created(hook_id, wanted, metadata, expires_in=expires))
-        self._hook_names.add(name)
         if token is None:
             on_conflict = "wait"  # chance lets no two be the same
+        if metadata is not None:
+            event = hook_created(
+                hook_id, wanted, metadata, expires_in=expires, on_conflict=on_conflict
+            )
+            check_storable(self.run_id, event)
+        self._hook_names.add(name)
         # As it was when the hook was recorded: runs of the time before there were conflicts went on
         # at once.
         gives_way = on_conflict if recorded is None else recorded.on_conflict

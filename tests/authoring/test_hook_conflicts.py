@@ -11,14 +11,17 @@ from flowpg import (
     HookTokenConflict,
     InvalidArgument,
     NonDeterministic,
+    PayloadTooLarge,
     hook,
     progress,
     sync,
 )
 from flowpg.authoring.context import now
+from flowpg.model.events import MAX_PAYLOAD_BYTES, hook_created
 from flowpg.model.snapshot import HookStatus, RunStatus
 from flowpg.testing import TestedRun, WorkflowEnvironment, replay
 from tests.authoring.support import RUN_ID, both, play, stage
+from tests.engine.support import EngineStore
 
 SECRET = "a token that nobody may see"
 
@@ -347,3 +350,22 @@ async def test_a_changed_hook_does_not_replay_over_a_conflict(change: str) -> No
         await replay(build(**changed), history)
     assert said in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+async def test_metadata_that_leaves_no_room_for_the_policy_raises_where_the_hook_is_opened(
+    engine_store: EngineStore,
+) -> None:
+    app = FlowApp("full")
+    room = MAX_PAYLOAD_BYTES - len(hook_created("go", "t", "").payload())
+
+    @app.workflow
+    async def main() -> str:
+        try:
+            await hook("go", token="t", metadata="x" * room)
+        except PayloadTooLarge as error:
+            return str(error.event_type)
+        return "opened"
+
+    engine = await engine_store.engine(app)
+    run = await engine.snapshot(await main.start(engine))
+    assert (run.status, run.output) == (RunStatus.COMPLETED, "hook_created")
