@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flowpg.engine.tip import RunTip
 from flowpg.errors import (
@@ -161,27 +161,31 @@ class PatientStore:
 
 
 def concede(tip: RunTip, result: AppendResult) -> bool:
-    """If an append was refused because of a hook whose command would rather know of the conflict
-    than wait for its end, put the conflict in its place and say that the append is to be repeated.
+    """If an append was refused because of hooks whose commands would rather know of the conflict
+    than wait for its end, put the conflicts in their places and say that the append is to be
+    repeated.
     """
     if result.outcome is not AppendOutcome.HOOK_TOKEN_CONFLICT:
         return False
-    detail = result.detail
-    wanted = detail.get("requested_hook_id")
-    return wanted is not None and tip.concede_hook(wanted, detail["run_id"], detail["hook_id"])
+    return tip.concede_hooks(
+        {
+            refused.get("requested_hook_id", ""): (refused["run_id"], refused["hook_id"])
+            for refused in _refused(result.detail)
+        }
+    )
 
 
 def fault_of(result: AppendResult, tip: RunTip) -> FlowError:
     """The error that a refused append of the tip's pending events amounts to."""
     detail = result.detail
     if result.outcome is AppendOutcome.HOOK_TOKEN_CONFLICT:
-        wanted = detail.get("requested_hook_id")
-        tokens = [
-            event.data["token"]
-            for event in tip.pending
-            if event.type == HOOK_CREATED and wanted in (None, event.data["hook_id"])
-        ]
-        return HookTokenConflict(tokens[0] if tokens else "", detail["run_id"], detail["hook_id"])
+        refused = {hook.get("requested_hook_id"): hook for hook in _refused(detail)}
+        for event in tip.pending:
+            if event.type == HOOK_CREATED and event.data.get("on_conflict") != "raise":
+                owner = refused.get(event.data["hook_id"])
+                if owner is not None:
+                    return HookTokenConflict(event.data["token"], owner["run_id"], owner["hook_id"])
+        return HookTokenConflict("", detail["run_id"], detail["hook_id"])
     if result.outcome is AppendOutcome.LEASE_LOST:
         return LeaseLost(tip.run_id, detail["epoch"])
     if result.outcome is AppendOutcome.RUN_NOT_FOUND:
@@ -192,6 +196,11 @@ def fault_of(result: AppendResult, tip: RunTip) -> FlowError:
         str(detail.get("reason") or f"the store answered {result.outcome.value}"),
         run_id=tip.run_id,
     )
+
+
+def _refused(detail: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Every hook that a refused append names, with the owner of its token."""
+    return [detail, *detail.get("others", ())]
 
 
 def already_stored(events: Sequence[NewEvent], head: int, found: LoadedRun) -> bool:

@@ -7,7 +7,7 @@ then loaded again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
@@ -16,6 +16,7 @@ from flowpg.engine.history import RunHistory
 from flowpg.errors import InvalidTransition
 from flowpg.model.events import (
     DEADLINE_FIELDS,
+    HOOK_CONFLICTED,
     HOOK_CREATED,
     STEP_CREATED,
     STEP_STARTED,
@@ -134,20 +135,32 @@ class RunTip:
             self.pending += events
             self.history.pend(events, self._now)
 
-    def concede_hook(self, hook_id: str, owner_run_id: str, owner_hook_id: str) -> bool:
-        """Replace the pending event of a hook by that of its conflict with the hook that holds its
-        token. False if no such hook is pending, or if it is to wait for the token."""
+    def concede_hooks(self, refused: Mapping[str, tuple[str, str]]) -> bool:
+        """Replace the pending events of hooks by those of their conflicts with the hooks that hold
+        their tokens: ``refused`` has the owner's run and hook id for each hook id. False, and
+        nothing is replaced, if one of them is not pending, or is to wait for its token."""
+        places = {
+            event.data["hook_id"]: place
+            for place, event in enumerate(self.pending)
+            if event.type == HOOK_CREATED and event.data.get("on_conflict") == "raise"
+        }
+        if not places.keys() >= refused.keys():
+            return False
+        for hook_id, owner in refused.items():
+            self._concede(places[hook_id], hook_conflicted(hook_id, *owner))
         for place, event in enumerate(self.pending):
-            if event.type == HOOK_CREATED and event.data["hook_id"] == hook_id:
-                if event.data.get("on_conflict") != "raise":
-                    return False
-                conflict = hook_conflicted(hook_id, owner_run_id, owner_hook_id)
-                self.pending[place] = conflict
-                projection.concede_hook(self.snapshot, conflict.data)
-                self.history.replace_pending(place, conflict)
-                self._look()
-                return True
-        return False
+            # It gave way to a hook of this run that has to give way itself now.
+            if event.type == HOOK_CONFLICTED and event.data["owner_run_id"] == self.run_id:
+                other = refused.get(event.data["owner_hook_id"])
+                if other is not None:
+                    self._concede(place, hook_conflicted(event.data["hook_id"], *other))
+        self._look()
+        return True
+
+    def _concede(self, place: int, conflict: NewEvent) -> None:
+        self.pending[place] = conflict
+        projection.concede_hook(self.snapshot, conflict.data)
+        self.history.replace_pending(place, conflict)
 
     def drop_pending(self) -> None:
         """Store nothing of what was folded: the tip can only be loaded again after that."""

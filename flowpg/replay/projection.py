@@ -154,8 +154,8 @@ def restamp(
 
 
 def concede_hook(snapshot: WorkflowRunSnapshot, conflict: dict[str, Any]) -> None:
-    """Fold ``hook_conflicted`` (its payload) in place of the ``hook_created`` that was folded by
-    ``fold_new`` and is not stored, with nothing about that hook after it."""
+    """Fold ``hook_conflicted`` (its payload) in place of the ``hook_created``, or other conflict,
+    that was folded by ``fold_new`` and is not stored, with nothing about that hook after it."""
     projection_suspensions.concede(snapshot, conflict)
     if snapshot.status is RunStatus.SUSPENDED and not snapshot.open.suspends:
         snapshot.status = RunStatus.RUNNING

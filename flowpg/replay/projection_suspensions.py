@@ -95,9 +95,11 @@ def _refused(hook_id: str, owner_run_id: str, owner_hook_id: str) -> HookSnapsho
 
 
 def concede(run: WorkflowRunSnapshot, conflict: Data) -> None:
-    """A hook that was folded as opened, and is not stored yet, was refused its token instead."""
+    """A hook that was folded as opened, or as refused by another one, and is not stored yet, was
+    refused its token instead."""
     hook_id = conflict["hook_id"]
-    _close(run, run.hooks[hook_id])
+    if run.hooks[hook_id].status is HookStatus.ACTIVE:
+        _close(run, run.hooks[hook_id])
     run.hooks[hook_id] = _refused(hook_id, conflict["owner_run_id"], conflict["owner_hook_id"])
 
 

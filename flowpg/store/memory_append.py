@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from flowpg.errors import HookTokenConflict, InvalidTransition
-from flowpg.model.events import CHILD_OPERATION_LINKED, HOOK_CREATED, RUN_CREATED, TERMINAL_TYPES
+from flowpg.errors import InvalidTransition
+from flowpg.model.events import CHILD_OPERATION_LINKED, RUN_CREATED, TERMINAL_TYPES
 from flowpg.model.records import Append, AppendOutcome, AppendResult
 from flowpg.store.memory_queue import release
-from flowpg.store.memory_state import Run, State, stored
+from flowpg.store.memory_state import Run, State, TokensTaken, stored
 
 
 def append(state: State, request: Append, now: datetime) -> AppendResult:
@@ -25,8 +25,8 @@ def append(state: State, request: Append, now: datetime) -> AppendResult:
         try:
             events = [stored(event) for event in request.events]
             run = state.fold_in(request.run_id, events, now, request.queue)
-        except HookTokenConflict as error:
-            refusal = AppendOutcome.HOOK_TOKEN_CONFLICT, _conflict(request, error)
+        except TokensTaken as error:
+            refusal = AppendOutcome.HOOK_TOKEN_CONFLICT, _conflicts(error)
         except InvalidTransition as error:
             refusal = _invalid(error.reason)
     if refusal is not None:
@@ -75,12 +75,9 @@ def _invalid(reason: str) -> Refusal:
     return AppendOutcome.INVALID, {"sqlstate": "WF009", "reason": reason}
 
 
-def _conflict(request: Append, error: HookTokenConflict) -> dict[str, Any]:
-    wanted = next(
-        event.data["hook_id"]
-        for event in request.events
-        if event.type == HOOK_CREATED
-        and event.data["token"] == error.token
-        and (request.run_id, event.data["hook_id"]) != (error.run_id, error.hook_id)
+def _conflicts(error: TokensTaken) -> dict[str, Any]:
+    first, *others = (
+        {"run_id": run_id, "hook_id": owner, "requested_hook_id": hook_id}
+        for hook_id, run_id, owner in error.refused
     )
-    return {"run_id": error.run_id, "hook_id": error.hook_id, "requested_hook_id": wanted}
+    return {**first, "others": others} if others else first

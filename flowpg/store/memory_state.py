@@ -103,6 +103,15 @@ class Run:
 Stored = Callable[[str, int, datetime], FlowEventEnvelope]
 
 
+class TokensTaken(HookTokenConflict):
+    """Hooks of one append are refused their tokens; ``refused`` are all of them, in their order, as
+    (hook id, run id of the owner, hook id of the owner)."""
+
+    def __init__(self, token: str, refused: list[tuple[str, str, str]]) -> None:
+        super().__init__(token, *refused[0][1:])
+        self.refused = refused
+
+
 class State:
     """All runs, tasks, hooks and wake-ups, and the clock."""
 
@@ -135,7 +144,7 @@ class State:
     ) -> Run:
         """Append events to a run, or create it: all of them or none.
 
-        Raises InvalidTransition if one may not follow, HookTokenConflict if a token is taken.
+        Raises InvalidTransition if one may not follow, TokensTaken if tokens are taken.
         """
         run = self.runs.get(run_id)
         head = run.head if run else 0
@@ -150,7 +159,7 @@ class State:
             try:
                 fold_onto(run.snapshot, new)
                 self._refuse_taken_tokens(run_id, run.snapshot)
-            except (InvalidTransition, HookTokenConflict):
+            except (InvalidTransition, TokensTaken):
                 run.snapshot = project(run_id, run.history)
                 raise
             run.history.extend(new)
@@ -179,15 +188,19 @@ class State:
 
     def _refuse_taken_tokens(self, run_id: str, snapshot: WorkflowRunSnapshot) -> None:
         open_hooks, here = _open_hooks(snapshot), dict[str, str]()
+        refused: list[tuple[str, str, str]] = []
         for hook_id, hook in open_hooks.items():
             owner = self.tokens.get(hook.token)
             if hook.token in here:
                 owner = (run_id, here[hook.token])
             elif owner is None or (owner[0] == run_id and owner[1] not in open_hooks):
                 owner = (run_id, hook_id)
-            if owner != (run_id, hook_id):
-                raise HookTokenConflict(hook.token, *owner)
-            here[hook.token] = hook_id
+            if owner == (run_id, hook_id):
+                here[hook.token] = hook_id
+            else:
+                refused.append((hook_id, *owner))
+        if refused:
+            raise TokensTaken(open_hooks[refused[0][0]].token, refused)
 
     def _keep_rows(self, run: Run, new: Sequence[FlowEventEnvelope]) -> None:
         open_hooks = _open_hooks(run.snapshot)

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from tests.sql.database import CREATED, Database, hook, wait
 
-QUESTIONS = ["flow_clears", "flow_event_flags", "flow_wakeup_kind", "flow_append_settles"]
+QUESTIONS = ["flow_clears", "flow_event_flags", "flow_wakeup_kind"]
 """What is asked about an event; inlined, and so not counted, in the schema as it is."""
 STATEMENTS = (
     "SELECT p.proname AS name, pg_get_function_arguments(p.oid) AS arguments,"
@@ -77,6 +77,12 @@ def hooks_of_which_the_last_is_taken(run: str, count: int) -> tuple[Events, Even
     return [], [*hooks_alone(run, count)[1], hook("late", "taken")]
 
 
+def hooks_that_are_taken_by_each_other(run: str, count: int) -> tuple[Events, Events]:
+    before, mine = hooks_alone(run, count)
+    late = [hook(f"late {n}", f"{run}/{n}") for n in range(count)]
+    return mine, [*before, settle("hook_disposed", "h0"), *late]
+
+
 @pytest.mark.parametrize(
     ("events", "outcome"),
     [
@@ -85,6 +91,7 @@ def hooks_of_which_the_last_is_taken(run: str, count: int) -> tuple[Events, Even
         (hooks_beside_settled_waits, "appended"),
         (waits_beside_steps, "appended"),
         (hooks_of_which_the_last_is_taken, "hook_token_conflict"),
+        (hooks_that_are_taken_by_each_other, "hook_token_conflict"),
     ],
 )
 def test_the_questions_of_an_append_grow_with_its_events(

@@ -30,7 +30,7 @@ INLINED = {
         "flow_event_flags",
     ),
     *("flow_wakeup_kind", "flow_has_suspension", "flow_due_member", "flow_append_read_events"),
-    *("flow_append_open_hooks", "flow_append_settles", "flow_mark_key", "flow_is_token_kind"),
+    *("flow_append_open_hooks", "flow_mark_key", "flow_is_token_kind"),
     "flow_unbundle",
     *("flow_claim_admits", "flow_worker_admits", "flow_json_refusal", "flow_text_is_name"),
     *("flow_spec_is_named", "flow_created_status", "flow_claim_takes", "flow_claim_digest"),

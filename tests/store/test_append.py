@@ -264,6 +264,28 @@ async def test_one_run_cannot_hold_a_token_twice(store: FlowEventStore) -> None:
     assert await store.list_active_hooks() == []
 
 
+async def test_every_hook_that_is_refused_is_named_at_once(store: FlowEventStore) -> None:
+    await running(
+        store, events.hook_created("one", "1", None), events.hook_created("two", "2", None)
+    )
+    await running(store, events.hook_created("mine", "3", None), run_id="s")
+    wanted = [("a", "2"), ("b", "free"), ("c", "3"), ("d", "free"), ("e", "1"), ("f", "4")]
+    made = [events.hook_created(hook_id, token, None) for hook_id, token in wanted]
+    result = await store.append(Append("s", [*made[:2], events.hook_disposed("mine"), *made[2:]]))
+    assert result.outcome is AppendOutcome.HOOK_TOKEN_CONFLICT
+    # What the same append gives up is in nobody's way, and neither is a hook that is refused.
+    assert result.detail == {
+        "run_id": "r",
+        "hook_id": "two",
+        "requested_hook_id": "a",
+        "others": [
+            {"run_id": "s", "hook_id": "b", "requested_hook_id": "d"},
+            {"run_id": "r", "hook_id": "one", "requested_hook_id": "e"},
+        ],
+    }
+    assert len(await store.list_active_hooks()) == 3
+
+
 async def test_a_link_to_a_run_that_does_not_exist_is_refused(store: FlowEventStore) -> None:
     await running(store)
     result = await store.append(Append("r", [link("missing")]))
