@@ -104,16 +104,26 @@ def driver(row: RunRow, now: datetime) -> str:
     return f"waiting for a worker since {moment(row.available_at)}"
 
 
-def wait_line(item: WorkflowRunSuspension, now: datetime, schema: Any = None) -> str:
-    """What a run waits for, and until when; ``schema`` is that of the answer to a hook."""
+def wait_line(item: WorkflowRunSuspension, now: datetime, hook: HookSnapshot | None = None) -> str:
+    """What a run waits for, and until when; ``hook`` is the one that ``item`` is about."""
     name = "timer" if item.kind == "wait" else item.kind
+    parts = [f"{name} {item.subject_id}"]
+    if item.due_at is not None:
+        seconds = (item.due_at - now).total_seconds()
+        due = f"due in {_in_words(seconds)}" if seconds > 0 else "due now"
+        parts.append(f"{due} ({moment(item.due_at)})")
+    schema = None if hook is None else hook.payload_schema
+    if hook is not None and holds_token(hook):
+        # Whether a block stands around the hook, or an `await`, no history tells.
+        parts.append("has its token" + (" as a lock or for an answer" if schema is None else ""))
     if schema is not None:
-        return f"{wait_line(item, now)}, answered with {in_short(schema)}"
-    if item.due_at is None:
-        return f"{name} {item.subject_id}"
-    seconds = (item.due_at - now).total_seconds()
-    due = f"due in {_in_words(seconds)}" if seconds > 0 else "due now"
-    return f"{name} {item.subject_id}, {due} ({moment(item.due_at)})"
+        parts.append(f"answered with {in_short(schema)}")
+    return ", ".join(parts)
+
+
+def holds_token(hook: HookSnapshot) -> bool:
+    """Whether a hook keeps others from a token that its workflow named."""
+    return hook.on_conflict == "raise"
 
 
 def _in_words(seconds: float) -> str:
@@ -191,7 +201,7 @@ def show_json(
                 "kind": item.kind.value,
                 "id": item.subject_id,
                 "due_at": None if item.due_at is None else format_time(item.due_at),
-                **_schema_member(schema_of_wait(item, run)),
+                **_hook_members(hook_of(item, run)),
             }
             for item in waiting
         ],
@@ -220,14 +230,16 @@ def show_json(
     }
 
 
-def schema_of_wait(item: WorkflowRunSuspension, run: WorkflowRunSnapshot) -> Any:
-    """The JSON Schema of what a run waits for, None if that is no hook or has none."""
-    hook = run.hooks.get(item.subject_id) if item.kind is SuspensionKind.HOOK else None
-    return None if hook is None else hook.payload_schema
+def hook_of(item: WorkflowRunSuspension, run: WorkflowRunSnapshot) -> HookSnapshot | None:
+    """The hook that a run waits for, None if it waits for something else."""
+    return run.hooks.get(item.subject_id) if item.kind is SuspensionKind.HOOK else None
 
 
-def _schema_member(schema: Any) -> dict[str, Any]:
-    return {} if schema is None else {"payload_schema": schema}
+def _hook_members(hook: HookSnapshot | None) -> dict[str, Any]:
+    if hook is None:
+        return {}
+    schema = {} if hook.payload_schema is None else {"payload_schema": hook.payload_schema}
+    return {"holds_token": holds_token(hook), **schema}
 
 
 def moment(when: datetime) -> str:

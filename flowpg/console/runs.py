@@ -80,9 +80,10 @@ def start(
     value = _json_option(input, "--input")
     runtime = None if application is None else load_runtime(application)
     spec, on_queue = declared(runtime, workflow, value, version, queue)
-    codecs = codecs_in(runtime)
+    codecs = codecs_in(runtime, plain=plain)
     with _client(dsn, schema, codecs) as client:
-        check_start(client, workflow, codecs, plain)
+        if not codecs and not plain:
+            check_start(client, workflow)
         started = client.start(spec, value, run_id=id, queue=on_queue)
         typer.echo(started.run_id)
         if not started.applied:
@@ -138,7 +139,7 @@ def show(
         ("driver", driven),
         ("waiting", row.waiting_for),
         *(
-            ("waits for", lines.wait_line(item, now, lines.schema_of_wait(item, snapshot)))
+            ("waits for", lines.wait_line(item, now, lines.hook_of(item, snapshot)))
             for item in waiting
         ),
         *(("gave way", lines.refused_line(hook)) for hook in lines.refused(snapshot)),
@@ -222,9 +223,10 @@ def answer(
     """Answer a hook by run and hook id, with what `flowpg show` says that it is answered with. The
     same answer again changes nothing."""
     value = _json_option(payload, "--payload")
-    codecs = codecs_of(application)
+    codecs = codecs_of(application, plain=plain)
     with _client(dsn, schema, codecs) as client:
-        check_answer(client, run_id, codecs, plain)
+        if not codecs and not plain:
+            check_answer(client, run_id)
         try:
             done = client.resume_hook(run_id, hook_id, value)
         except InvalidArgument:

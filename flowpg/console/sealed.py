@@ -29,18 +29,21 @@ AppOption = Annotated[
 
 PlainOption = Annotated[
     bool,
-    typer.Option("--plain", help="Store it as it is, although the values there are sealed."),
+    typer.Option(
+        "--plain", help="Store it as it is, though values there are sealed, or --app would seal it."
+    ),
 ]
 
 
-def codecs_of(application: str | None) -> CodecChain:
+def codecs_of(application: str | None, *, plain: bool = False) -> CodecChain:
     """The codecs of the app that ``--app`` names, none without one. InvalidArgument."""
-    return codecs_in(None if application is None else load_runtime(application))
+    runtime = None if application is None else load_runtime(application)
+    return codecs_in(runtime, plain=plain)
 
 
-def codecs_in(runtime: FlowRuntime | None) -> CodecChain:
-    """The codecs of an app, none without one."""
-    found: CodecChain = getattr(runtime, "codecs", NO_CODECS)
+def codecs_in(runtime: FlowRuntime | None, *, plain: bool = False) -> CodecChain:
+    """The codecs of an app, none without one, and none for what is to be ``plain``."""
+    found: CodecChain = NO_CODECS if plain else getattr(runtime, "codecs", NO_CODECS)
     return found
 
 
@@ -67,11 +70,9 @@ def opened_events(
     return opened
 
 
-def check_start(client: FlowClient, workflow: str, codecs: CodecChain, plain: bool) -> None:
-    """InvalidArgument if an input would be stored as it is, and that of the newest run of the
+def check_start(client: FlowClient, workflow: str) -> None:
+    """InvalidArgument if an input is not to be stored as it is, for that of the newest run of the
     workflow was not."""
-    if codecs or plain:
-        return
     for row in client.list_runs(workflow_name=workflow, limit=1):
         [created] = client.history_page(row.run_id, limit=1)
         if is_sealed(created.data.get("input")):
@@ -82,9 +83,9 @@ def check_start(client: FlowClient, workflow: str, codecs: CodecChain, plain: bo
             )
 
 
-def check_answer(client: FlowClient, run_id: str, codecs: CodecChain, plain: bool) -> None:
-    """InvalidArgument if an answer would be stored as it is in a run that has sealed values."""
-    if not codecs and not plain and _has_sealed(client.snapshot(run_id)):
+def check_answer(client: FlowClient, run_id: str) -> None:
+    """InvalidArgument if an answer is not to be stored as it is, for the run has sealed values."""
+    if _has_sealed(client.snapshot(run_id)):
         raise InvalidArgument(
             f"run {run_id!r} has sealed values; name the app with --app module:app so that the "
             "answer is sealed too, or store it as it is with --plain"

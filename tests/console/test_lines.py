@@ -205,8 +205,32 @@ async def test_who_held_the_token_of_a_hook_that_gave_way_is_shown_and_the_token
     assert found["refused_hooks"] == [
         {"hook_id": "lock", "owner_run_id": "owner", "owner_hook_id": "lock"}
     ]
-    assert "gave way" not in said(direct_dsn, "show", "owner")
+    held = said(direct_dsn, "show", "owner")
+    assert "gave way" not in held
+    assert "waits for hook lock, has its token, answered with string\n" in held
+    [waits] = json.loads(said(direct_dsn, "show", "owner", "--json"))["waits_for"]
+    assert waits["holds_token"] is True
+    # A hook whose token was made up keeps nobody out.
+    assert "waits for hook other, answered with string\n" in shown
+    assert [w["holds_token"] for w in found["waits_for"]] == [False]
     assert "s3cret" not in shown + told + json.dumps(found)
+
+
+async def test_a_block_that_is_a_lock_is_not_said_to_wait_for_an_answer_only(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    app_ = FlowApp("locks")
+
+    @app_.workflow
+    async def main() -> None:
+        async with hook("lock", token="s3cret"):
+            await asyncio.sleep(60)
+
+    engine = await postgres_only.engine(app_)
+    await engine.start_with_id("owner", main.spec, main.input())
+    shown = said(direct_dsn, "show", "owner")
+    assert "waits for hook lock, has its token as a lock or for an answer\n" in shown
+    assert "s3cret" not in shown
 
 
 async def test_show_says_who_drives_a_run_and_whose_lease_ran_out(

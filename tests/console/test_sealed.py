@@ -154,10 +154,15 @@ async def test_a_worker_reads_plain_values_as_they_are_and_no_run_is_stuck(
     await drive(direct_dsn, "r")
     assert f'output    ["{CANARY}{CANARY}",1]' in command("show", "r", *APP)
     command("start", "main", "--input", INPUT, "--id", "other", *APP)
-    assert command("start", "main", "--input", INPUT, "--id", "third", "--plain") == "third\n"
+    for run_id, more in (("third", ()), ("fourth", APP)):
+        command("start", "main", "--input", INPUT, "--id", run_id, "--plain", *more)
+        with FlowClient(direct_dsn) as client:
+            [created, *_] = client.history(run_id)
+        assert created.data["input"] == {"text": CANARY}
+    await drive(direct_dsn, "other")
+    command("answer", "other", "go", "--payload", f'"{CANARY}"', "--plain", *APP)
     with FlowClient(direct_dsn) as client:
-        [created, *_] = client.history("third")
-    assert created.data["input"] == {"text": CANARY}
+        assert client.snapshot("other").hooks["go"].payload == CANARY
 
 
 @pytest.mark.parametrize("name", ["start", "answer", "show", "history"])
