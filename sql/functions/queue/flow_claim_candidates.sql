@@ -85,24 +85,22 @@ BEGIN
 END
 $$;
 
--- Whether a claim takes tasks of this build, workflow and kind.
-CREATE FUNCTION flow_claim_admits(
-    p_filter flow_claim_filter, p_build text, p_workflow text, p_kind text
-) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN p_build = '' THEN (p_filter).accept_unpinned
-            ELSE (p_filter).builds IS NULL OR p_build = ANY ((p_filter).builds) END
-   AND ((p_filter).workflows IS NULL OR p_workflow IS NULL
-        OR p_workflow = ANY ((p_filter).workflows))
-   AND ((p_filter).kinds IS NULL OR p_kind = ANY ((p_filter).kinds));
-
--- The same for the build of any.
+-- Whether a claim takes tasks of this workflow and kind, whatever their build.
 CREATE FUNCTION flow_claim_takes(p_filter flow_claim_filter, p_workflow text, p_kind text)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ((p_filter).workflows IS NULL OR p_workflow IS NULL
         OR p_workflow = ANY ((p_filter).workflows))
    AND ((p_filter).kinds IS NULL OR p_kind = ANY ((p_filter).kinds));
+
+-- Whether it takes those of this build too.
+CREATE FUNCTION flow_claim_admits(
+    p_filter flow_claim_filter, p_build text, p_workflow text, p_kind text
+) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN p_build = '' THEN (p_filter).accept_unpinned
+            ELSE (p_filter).builds IS NULL OR p_build = ANY ((p_filter).builds) END
+   AND flow_claim_takes(p_filter, p_workflow, p_kind);
 
 -- Refuses a lease without an owner or of no length.
 CREATE FUNCTION flow_check_lease(p_owner text, p_lease interval) RETURNS void

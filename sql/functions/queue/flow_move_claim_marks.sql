@@ -15,8 +15,6 @@ AS $$
 DECLARE
     c_margin CONSTANT interval := '2 seconds';
     v_takes text := p_filter.takes;
-    v_lane record;
-    v_first timestamptz;
     v_sweeps boolean;
     v_began timestamptz;
 BEGIN
@@ -55,23 +53,7 @@ BEGIN
         DELETE FROM flow_lanes AS l
               USING old AS o WHERE l.queue = p_queue AND l.takes = o.takes;
     END IF;
-    FOR v_lane IN
-        SELECT l.lane_id, l.priority, l.runtime_build, l.low_water
-          FROM flow_lanes AS l
-         WHERE l.queue = p_queue AND l.takes = v_takes FOR UPDATE SKIP LOCKED
-    LOOP
-        SELECT t.available_at INTO v_first
-          FROM flow_tasks AS t
-         WHERE t.queue = p_queue AND t.lease_owner IS NULL AND t.priority = v_lane.priority
-           AND t.runtime_build = v_lane.runtime_build
-           AND t.available_at >= CASE WHEN v_sweeps THEN '-infinity' ELSE v_lane.low_water END
-           AND t.available_at <= p_now - c_margin
-           AND flow_claim_takes(p_filter, t.workflow_name, t.kind)
-         ORDER BY t.available_at LIMIT 1;
-        UPDATE flow_lanes AS l
-           SET low_water = coalesce(v_first, p_now - c_margin)
-         WHERE l.lane_id = v_lane.lane_id;
-    END LOOP;
+    PERFORM flow_move_lanes(p_queue, p_now - c_margin, v_sweeps, p_filter);
     UPDATE flow_marks AS m
        SET moved_at = p_now,
            swept_at = CASE WHEN v_sweeps THEN p_now ELSE m.swept_at END,

@@ -14,7 +14,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 AS $$
 DECLARE
     c_margin CONSTANT interval := '2 seconds';
-    v_lane record;
     v_first timestamptz;
     v_mark record;
     v_began timestamptz;
@@ -55,23 +54,8 @@ BEGIN
                         FOR UPDATE OF f SKIP LOCKED) AS doubles
               WHERE l.lane_id = doubles.lane_id;
     END IF;
-    FOR v_lane IN
-        SELECT l.lane_id, l.priority, l.runtime_build, l.low_water
-          FROM flow_lanes AS l
-         WHERE l.queue = p_queue AND l.takes = '' FOR UPDATE SKIP LOCKED
-    LOOP
-        SELECT t.available_at INTO v_first
-          FROM flow_tasks AS t
-         WHERE t.queue = p_queue AND t.lease_owner IS NULL AND t.priority = v_lane.priority
-           AND t.runtime_build = v_lane.runtime_build
-           AND t.available_at >= CASE WHEN v_mark.sweeps THEN '-infinity'
-                                      ELSE v_lane.low_water END
-           AND t.available_at <= p_now - c_margin
-         ORDER BY t.available_at LIMIT 1;
-        UPDATE flow_lanes AS l
-           SET low_water = coalesce(v_first, p_now - c_margin)
-         WHERE l.lane_id = v_lane.lane_id;
-    END LOOP;
+    PERFORM flow_move_lanes(p_queue, p_now - c_margin, v_mark.sweeps,
+                            ROW(NULL, NULL, NULL, NULL, NULL, '')::flow_claim_filter);
     IF v_mark.sweeps THEN
         UPDATE flow_marks AS m
            SET sweep_every = greatest(interval '5 seconds', 100 * (flow_now() - v_began))

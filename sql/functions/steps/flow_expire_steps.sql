@@ -23,7 +23,6 @@ AS $$
 DECLARE
     v_step record;
     v_task record;
-    v_tip record;
     v_event json;
     v_due timestamptz;
     v_expired boolean := false;
@@ -44,11 +43,7 @@ BEGIN
                AS s (step_id text, attempt integer, not_begun json, not_closed json, closes_at text)
     LOOP
         step_id := v_step.step_id;
-        SELECT t.event_type, t.attempt INTO v_tip
-          FROM flow_step_tip(p_run_id, v_step.step_id) AS t;
-        IF v_tip.event_type IS DISTINCT FROM 'step_started'
-           OR v_tip.attempt IS DISTINCT FROM v_step.attempt
-        THEN
+        IF NOT flow_step_awaits(p_run_id, v_step.step_id, v_step.attempt) THEN
             outcome := 'superseded';
             RETURN NEXT;
             CONTINUE;
@@ -73,15 +68,10 @@ BEGIN
             outcome := 'taken';
         ELSE
             SELECT a.outcome INTO outcome
-              FROM flow_append_many((
-                       '[{"run_id":' || to_json(p_run_id)::text || ',"events":['
-                       || v_event::text || ']}]')::json) AS a;
+              FROM flow_append_outcome(p_run_id, v_step.step_id, v_task.task_id, v_event) AS a;
             IF outcome = 'appended' THEN
                 outcome := 'expired';
                 v_expired := true;
-                DELETE FROM flow_tasks AS t WHERE t.task_id = v_task.task_id;
-                DELETE FROM flow_step_heartbeats AS h
-                      WHERE h.run_id = p_run_id AND h.step_id = v_step.step_id;
             END IF;
             RETURN NEXT;
             CONTINUE;

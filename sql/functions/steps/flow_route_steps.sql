@@ -56,9 +56,7 @@ BEGIN
              WHERE d.run_id = p_run_id AND d.kind = 'run_step'
                AND d.payload ->> 'step_id' = s.step_id
                AND d.payload ->> 'attempt' = s.attempt::text)
-       AND EXISTS (
-            SELECT FROM flow_step_tip(p_run_id, s.step_id) AS t
-             WHERE t.event_type = 'step_started' AND t.attempt = s.attempt);
+       AND flow_step_awaits(p_run_id, s.step_id, s.attempt);
     IF v_steps IS NOT NULL THEN
         PERFORM flow_make_step_tasks(p_run_id, v_steps, flow_now());
     END IF;

@@ -20,7 +20,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_tip record;
     v_done record;
 BEGIN
     IF p_is_deferrable AND current_setting('transaction_deferrable') <> 'on' THEN
@@ -36,24 +35,41 @@ BEGIN
         RETURN QUERY SELECT 'lease_lost', 0::bigint, flow_now(), NULL::json;
         RETURN;
     END IF;
-    SELECT t.event_type, t.attempt INTO v_tip FROM flow_step_tip(p_run_id, p_step_id) AS t;
-    IF v_tip.event_type IS DISTINCT FROM 'step_started' OR v_tip.attempt IS DISTINCT FROM p_attempt
-    THEN
+    IF NOT flow_step_awaits(p_run_id, p_step_id, p_attempt) THEN
         RETURN QUERY SELECT 'superseded', 0::bigint, flow_now(), NULL::json;
         RETURN;
     END IF;
+    SELECT a.outcome, a.head_sequence, a.recorded_at, a.detail INTO v_done
+      FROM flow_append_outcome(p_run_id, p_step_id, p_task_id, p_event) AS a;
+    IF v_done.outcome = 'appended' THEN
+        PERFORM flow_enqueue_drives(ARRAY[p_run_id]);
+    END IF;
+    RETURN QUERY SELECT v_done.outcome, v_done.head_sequence, v_done.recorded_at, v_done.detail;
+END
+$$;
+
+-- Appends the event that an attempt ended with, and removes its task, and what it said unless
+-- there is another attempt to hear that. The caller holds the locks, and wakes the run.
+CREATE FUNCTION flow_append_outcome(p_run_id text, p_step_id text, p_task_id bigint, p_event json)
+RETURNS TABLE (outcome text, head_sequence bigint, recorded_at timestamptz, detail json)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_done record;
+BEGIN
     SELECT a.outcome, a.head_sequence, a.recorded_at, a.detail INTO v_done
       FROM flow_append_many((
                '[{"run_id":' || to_json(p_run_id)::text || ',"events":[' || p_event::text ||
                ']}]')::json) AS a;
     IF v_done.outcome = 'appended' THEN
         DELETE FROM flow_tasks AS t WHERE t.task_id = p_task_id;
-        SELECT t.event_type INTO v_tip FROM flow_step_tip(p_run_id, p_step_id) AS t;
-        IF v_tip.event_type <> 'step_retrying' THEN
+        IF flow_json_get_text(p_event, 'type') <> 'step_retrying' THEN
             DELETE FROM flow_step_heartbeats AS h
                   WHERE h.run_id = p_run_id AND h.step_id = p_step_id;
         END IF;
-        PERFORM flow_enqueue_drives(ARRAY[p_run_id]);
     END IF;
     RETURN QUERY SELECT v_done.outcome, v_done.head_sequence, v_done.recorded_at, v_done.detail;
 END
@@ -89,16 +105,18 @@ BEGIN
       FROM unnest(v_tasks, v_runs, v_steps, v_attempts) AS s (task_id, run_id, step_id, attempt)
       LEFT JOIN LATERAL (
             SELECT f.status FROM flow_runs AS f WHERE f.run_id = s.run_id LIMIT 1) AS r ON true
-      LEFT JOIN LATERAL flow_step_tip(s.run_id, s.step_id) AS t ON true
      WHERE r.status IS NULL OR flow_is_terminal(r.status)
-        OR t.event_type IS DISTINCT FROM 'step_started' OR t.attempt IS DISTINCT FROM s.attempt;
+        OR NOT flow_step_awaits(s.run_id, s.step_id, s.attempt);
 END
 $$;
 
 REVOKE EXECUTE ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json, boolean)
     FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_append_outcome(text, text, bigint, json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION flow_superseded_steps(json) FROM PUBLIC;
 COMMENT ON FUNCTION flow_settle_step(text, bigint, bigint, text, integer, json, boolean)
     IS 'Records how an attempt ended that a worker of another queue carried out.';
+COMMENT ON FUNCTION flow_append_outcome(text, text, bigint, json)
+    IS 'Appends the event that an attempt of another queue ended with.';
 COMMENT ON FUNCTION flow_superseded_steps(json)
     IS 'Which attempts at work nobody waits for any more.';

@@ -2,6 +2,7 @@
 -- Arguments: p_run_id, p_step_id. No row when the step was never created.
 -- A step that is at work began a short while ago, so the search from the end of the stream is over
 -- soon, however long the history is.
+-- flow_step_awaits: whether that is the start of this attempt, so that its outcome is waited for.
 -- Locks: none; who decides by the answer holds the run lock. SQLSTATEs: none. Callers: internal.
 CREATE FUNCTION flow_step_tip(p_run_id text, p_step_id text)
 RETURNS TABLE (
@@ -49,5 +50,19 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION flow_step_awaits(p_run_id text, p_step_id text, p_attempt integer) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM flow_step_tip(p_run_id, p_step_id) AS t
+         WHERE t.event_type = 'step_started' AND t.attempt = p_attempt);
+END
+$$;
+
 REVOKE EXECUTE ON FUNCTION flow_step_tip(text, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION flow_step_awaits(text, text, integer) FROM PUBLIC;
 COMMENT ON FUNCTION flow_step_tip(text, text) IS 'The newest event of one step.';
+COMMENT ON FUNCTION flow_step_awaits(text, text, integer)
+    IS 'Whether the outcome of an attempt is waited for.';
