@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from flowpg.engine.builder import FlowEngineBuilder
-from flowpg.errors import InvalidArgument, RuntimeBuildRouteNotFound
+from flowpg.errors import InvalidArgument, RunNotFound, RuntimeBuildRouteNotFound
 from flowpg.fleet.tasks import AnyTask
 from flowpg.postgres.task_verbs import RuntimeBuildUsage, build_usage
 from flowpg.store.postgres import PostgresEventStore
@@ -103,8 +103,8 @@ class RuntimeBuildTaskRouter:
             raise InvalidArgument(f"a task {task.type} is about all runs: none can be its target")
         if task.target_run_id not in (None, run_id):
             raise InvalidArgument(f"the task {task.type} is about another run than {run_id!r}")
-        row = await store.run_info(run_id)
-        await self._route(row.runtime_build).dispatch(task)
+        builds = await _builds(store, [run_id])
+        await self._route(builds[run_id]).dispatch(task)
 
     async def dispatch_all(self, store: FlowEventStore, tasks: Iterable[AnyTask]) -> int:
         """Send each task by the route of the run it is about; returns how many.
@@ -113,13 +113,12 @@ class RuntimeBuildTaskRouter:
         RuntimeBuildRouteNotFound, which names the build, and nothing was dispatched. Tasks that
         name no run go by the unpinned route. RunNotFound.
         """
-        planned = []
-        builds: dict[str, str | None] = {}
-        for task in tasks:
-            run_id = task.target_run_id
-            if run_id is not None and run_id not in builds:
-                builds[run_id] = (await store.run_info(run_id)).runtime_build
-            planned.append((self._route(builds[run_id] if run_id is not None else None), task))
+        targets = [(task, task.target_run_id) for task in tasks]
+        builds = await _builds(store, [run_id for _, run_id in targets if run_id is not None])
+        planned = [
+            (self._route(None if run_id is None else builds[run_id]), task)
+            for task, run_id in targets
+        ]
         for dispatcher, task in planned:
             await dispatcher.dispatch(task)
         return len(planned)
@@ -137,6 +136,14 @@ class RuntimeBuildTaskRouter:
             return self._routes[build]
         except KeyError:
             raise RuntimeBuildRouteNotFound(build) from None
+
+
+async def _builds(store: FlowEventStore, run_ids: Sequence[str]) -> dict[str, str | None]:
+    builds = await store.run_builds(run_ids)
+    for run_id in run_ids:
+        if run_id not in builds:
+            raise RunNotFound(run_id)
+    return builds
 
 
 async def runtime_build_usage(

@@ -63,6 +63,7 @@ _HISTORY = Function(
     ("text", "bigint", "integer"),
     ("sequence", "event_id:text", "event_type", "payload:text", "recorded_at", "schema_version"),
 )
+_RUN_BUILDS = Function("flow_run_builds", ("text[]",), ("run_id", "runtime_build"))
 _LIST_RUN_IDS = Function("flow_list_run_ids", ("text", "integer"), ("run_id",))
 _LIST_RUNS = Function(
     "flow_list_runs",
@@ -159,6 +160,12 @@ def list_run_ids(after: str, limit: int) -> Call[list[str]]:
     """Run ids above ``after`` in byte order."""
     values = (check_run_id(after) if after else "", str(check_limit(limit)))
     return Call(_LIST_RUN_IDS, values, lambda rows: [row[0] for row in rows])
+
+
+def run_builds(run_ids: Sequence[str]) -> Call[dict[str, str | None]]:
+    """The builds that these runs are pinned to."""
+    check_run_ids(run_ids)
+    return Call(_RUN_BUILDS, (array_text(run_ids),), lambda rows: {row[0]: row[1] for row in rows})
 
 
 def list_runs(

@@ -50,6 +50,12 @@ class MemoryReads:
             check_run_id(after)
         return sorted(run_id for run_id in self._state.runs if run_id > after)[:limit]
 
+    async def run_builds(self, run_ids: Sequence[str]) -> dict[str, str | None]:
+        """The builds that these runs are pinned to."""
+        arguments.check_run_ids(run_ids)
+        found = (run_id for run_id in run_ids if run_id in self._state.runs)
+        return {run_id: self._state.run(run_id).snapshot.spec.runtime_build for run_id in found}
+
     async def list_runs(
         self,
         *,

@@ -53,6 +53,10 @@ class PostgresReads:
         """Run ids above ``after``."""
         return await self._run(reads.list_run_ids(after, limit))
 
+    async def run_builds(self, run_ids: Sequence[str]) -> dict[str, str | None]:
+        """The builds that these runs are pinned to."""
+        return await self._run(reads.run_builds(run_ids)) if run_ids else {}
+
     async def list_runs(
         self,
         *,

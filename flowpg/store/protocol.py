@@ -257,6 +257,11 @@ class FlowEventStore(Protocol):
         """Run ids above ``after`` in byte order."""
         ...
 
+    async def run_builds(self, run_ids: Sequence[str]) -> dict[str, str | None]:
+        """The builds that these runs are pinned to, None where any will do. Runs that do not exist
+        are left out."""
+        ...
+
     async def list_runs(
         self,
         *,

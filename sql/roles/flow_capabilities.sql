@@ -13,7 +13,8 @@ AS $$
         ('flow_now'), ('flow_history'), ('flow_run_info'), ('flow_list_runs'),
         ('flow_list_run_ids'), ('flow_run_summary'), ('flow_open_suspensions'),
         ('flow_due_wakeups'), ('flow_next_wakeup'), ('flow_load_runs'), ('flow_capabilities'),
-        ('flow_live_workers'), ('flow_build_usage'), ('flow_health'), ('flow_snapshot_holders')
+        ('flow_live_workers'), ('flow_build_usage'), ('flow_health'), ('flow_snapshot_holders'),
+        ('flow_run_builds')
     ), secrets (name) AS (VALUES
         ('flow_list_active_hooks'), ('flow_find_hook')
     ), client (name) AS (VALUES

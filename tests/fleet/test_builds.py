@@ -1,6 +1,7 @@
 """Builds: how they are named, what is admitted, and which way tasks of pinned runs go."""
 
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from flowpg.fleet.builds import (
 )
 from flowpg.fleet.tasks import AnyTask, DriveRun, ResumeDueWaits, ResumeHookByToken
 from flowpg.fleet.worker import FlowWorker
+from flowpg.store.protocol import FlowEventStore
 from tests.engine.support import SPEC, EngineStore, Script, one_step
 
 OLD, NEW = SPEC.with_runtime_build("v1"), SPEC.with_runtime_build("v2")
@@ -28,6 +30,18 @@ class Sent:
     async def dispatch(self, task: AnyTask) -> None:
         """Keep it."""
         self.tasks.append(task)
+
+
+class Asked:
+    """A store that keeps the names of the methods that are called."""
+
+    def __init__(self, inner: FlowEventStore) -> None:
+        self._inner = inner
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self._inner, name)
 
 
 @pytest.mark.parametrize("name", ["1", "a", "a" * 128, "2026.1+g0fc/x@y:z_w-v", "aZ9"])
@@ -85,6 +99,21 @@ async def test_each_task_goes_the_way_of_its_runs_build(engine_store: EngineStor
     assert (v1.tasks, v2.tasks[:1]) == ([tasks[2]], [tasks[1]])
     assert v2.tasks[1:] == [ResumeHookByToken(token="t")]
     assert unpinned.tasks == [tasks[0], ResumeDueWaits(), ResumeDueWaits()]
+
+
+async def test_the_builds_of_all_runs_are_asked_for_at_once(engine_store: EngineStore) -> None:
+    client = await engine_store.engine(None)
+    runs = [await client.start(spec) for spec in (OLD, NEW, SPEC)]
+    asked = Asked(client.store)
+    router = RuntimeBuildTaskRouter().with_unpinned_route(Sent())
+    for build in ("v1", "v2"):
+        router.with_route(build, Sent())
+    tasks = [DriveRun(run_id=run_id) for run_id in (*runs, *runs)]
+    assert await router.dispatch_all(cast("FlowEventStore", asked), tasks) == 6
+    assert asked.calls == ["run_builds"]
+    assert await client.store.run_builds([*runs, "none"]) == dict(
+        zip(runs, ("v1", "v2", None), strict=True)
+    )
 
 
 async def test_one_missing_route_dispatches_nothing_and_says_which(

@@ -29,6 +29,7 @@ READS = [
     "flow_list_runs(p_after_created_at => now() - interval '50000 seconds', p_after_run_id => 'r')",
     "flow_list_runs('completed', p_after_created_at => now() - interval '90000 seconds')",
     "flow_list_run_ids('run-5', 1000)",
+    "flow_run_builds('{run-5,run-7}')",
     "flow_open_suspensions('run-50')",
     "flow_open_suspensions()",
     "flow_open_suspensions(p_after_run_id => 'run-5', p_limit => 10)",

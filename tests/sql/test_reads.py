@@ -210,7 +210,7 @@ def test_loaded_runs_are_of_one_moment(db: Database) -> None:
         *("flow_history('r')", "flow_load_runs('{r}')", "flow_run_info('r')", "flow_list_runs()"),
         *("flow_list_run_ids()", "flow_run_summary()", "flow_open_suspensions()"),
         *("flow_list_active_hooks()", "flow_find_hook('t')", "flow_due_wakeups()"),
-        *("flow_next_wakeup()", "flow_now()", "flow_capabilities()"),
+        *("flow_next_wakeup()", "flow_now()", "flow_capabilities()", "flow_run_builds('{r}')"),
     ],
 )
 def test_reading_needs_no_write(db: Database, call: str) -> None:

@@ -117,6 +117,7 @@ SELECT flow_live_workers();
 SELECT flow_build_usage();
 SELECT flow_health();
 SELECT flow_snapshot_holders();
+SELECT flow_run_builds('{r}');
 SELECT version, sha256 FROM flow_migrations
 """
 FORBIDDEN = {

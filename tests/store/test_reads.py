@@ -90,6 +90,7 @@ async def test_reading_a_malformed_run_id_is_refused(store: FlowEventStore) -> N
         store.load_runs(["r", "no good"]),
         store.run_info("\x00"),
         store.list_run_ids("no good"),
+        store.run_builds(["r", "no good"]),
         store.list_open_suspensions(run_id="no good"),
         store.list_active_hooks(run_id="no good"),
     ):
