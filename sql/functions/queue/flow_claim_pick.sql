@@ -27,6 +27,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM flow_move_marks(p_queue, p_now);
+    -- asked here: to call that for nothing costs as much as half of a claim that finds nothing
     PERFORM FROM flow_marks AS m
       WHERE m.name = p_queue AND m.takes = p_filter.takes
         AND m.moved_at BETWEEN p_now - interval '2 seconds' AND p_now;
