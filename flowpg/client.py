@@ -40,6 +40,7 @@ from flowpg.postgres.sync_pool import open_pool, statement
 from flowpg.postgres.waits import Look, Pause, await_run, waiting
 from flowpg.replay.projection import snapshot_of
 from flowpg.store.imports import check_history
+from flowpg.store.plain_starts import PlainStarts
 from flowpg.store.sealing import (
     in_conflict,
     opened_snapshot,
@@ -64,8 +65,10 @@ class FlowClient:
     ``prepare=False`` is for PgBouncer in transaction mode; ``timeout`` is how many seconds a call
     waits for a connection. ``direct_dsn`` leads to the server past any pooler, to be told there
     what ``wait`` waits for. ``codecs`` are those of the FlowApp: they seal what this client hands
-    over, and open the snapshots it returns. Errors are those of ``flowpg.errors``; StoreUnavailable
-    means the outcome is unknown, and that the call may be repeated.
+    over, and open the snapshots it returns. Without them, the first run that this client starts of
+    a workflow is refused if the newest one has sealed values; ``[]`` says that plain values are
+    meant. Errors are those of ``flowpg.errors``; StoreUnavailable means the outcome is unknown, and
+    that the call may be repeated.
     """
 
     def __init__(
@@ -77,9 +80,10 @@ class FlowClient:
         prepare: bool = True,
         timeout: float = 30.0,
         direct_dsn: str | None = None,
-        codecs: Iterable[PayloadCodec] = (),
+        codecs: Iterable[PayloadCodec] | None = None,
     ) -> None:
-        self._codecs = CodecChain(codecs)
+        self._codecs = CodecChain(codecs or ())
+        self._plain = PlainStarts() if codecs is None else None
         self._schema = schema
         self._connection = source if isinstance(source, psycopg.Connection) else None
         self._pool = source if isinstance(source, ConnectionPool) else None
@@ -120,11 +124,14 @@ class FlowClient:
         """Create a run (without ``run_id``: under a generated id) and hand it to the workers.
 
         The same id with an equal spec and input is ``applied=False``. Raises RunConflict,
-        InvalidRunId, InvalidWorkflow, SerializationError, PayloadTooLarge.
+        InvalidRunId, InvalidWorkflow, SerializationError, PayloadTooLarge; InvalidArgument beside
+        sealed values.
         """
         request = sealed_request(self._codecs, StartRequest(spec, input, run_id, queue))
+        call = verbs.start(request)
+        self._check_plain([request], connection)
         try:
-            return self._run(verbs.start(request), connection)
+            return self._run(call, connection)
         except RunConflict as error:
             # Sealed with another key, it may be the same input all the same.
             if not self._may_look(connection):
@@ -139,7 +146,11 @@ class FlowClient:
     ) -> list[StartResult]:
         """Create many runs in one transaction, each on its own merits, in order."""
         sealed = [sealed_request(self._codecs, request) for request in requests]
-        results = self._run(verbs.start_many(sealed), connection) if sealed else []
+        if not sealed:
+            return []
+        call = verbs.start_many(sealed)
+        self._check_plain(sealed, connection)
+        results = self._run(call, connection)
         for at, run_id in in_conflict(self._codecs, results).items():
             if same_start(self._codecs, sealed[at], self._stored(run_id, connection)):
                 results[at] = StartResult(run_id, StartOutcome.EXISTS)
@@ -335,12 +346,18 @@ class FlowClient:
             raise RunNotFound(run_id)
         return snapshot_of(loaded)
 
+    def _check_plain(self, requests: Sequence[StartRequest], connection: Any) -> None:
+        if self._plain is not None:
+            self._plain.check(requests, lambda call: self._run(call, connection))
+
     def _may_look(self, connection: Any) -> bool:
         # The values of a conflict can be compared only where they can be opened, and where the
         # conflict has not failed the transaction of the caller.
+        if not self._codecs:
+            return False
         own = connection if connection is not None else self._connection
-        if not self._codecs or own is None:
-            return bool(self._codecs)
+        if own is None:
+            return True
         idle = psycopg.pq.TransactionStatus.IDLE
         return isinstance(own, psycopg.Connection) and own.info.transaction_status == idle
 

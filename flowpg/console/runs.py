@@ -21,7 +21,6 @@ from flowpg.console.sealed import (
     AppOption,
     PlainOption,
     check_answer,
-    check_start,
     codecs_in,
     codecs_of,
     opened_events,
@@ -32,7 +31,7 @@ from flowpg.console.target import DsnOption, SchemaOption, open_target
 from flowpg.console.usercode import load_runtime
 from flowpg.errors import InvalidArgument, InvalidTransition, SerializationError
 from flowpg.model import jsontext
-from flowpg.model.codecs import NO_CODECS, CodecChain
+from flowpg.model.codecs import CodecChain
 from flowpg.model.inspection import SuspensionKind
 from flowpg.model.jsonl import dump_history, load_history
 from flowpg.model.snapshot import RunStatus
@@ -81,9 +80,8 @@ def start(
     runtime = None if application is None else load_runtime(application)
     spec, on_queue = declared(runtime, workflow, value, version, queue)
     codecs = codecs_in(runtime, plain=plain)
-    with _client(dsn, schema, codecs) as client:
-        if not codecs and not plain:
-            check_start(client, workflow)
+    # None where plain values are not said to be meant: the client looks at the newest run then.
+    with _client(dsn, schema, codecs if codecs or plain else None) as client:
         started = client.start(spec, value, run_id=id, queue=on_queue)
         typer.echo(started.run_id)
         if not started.applied:
@@ -279,7 +277,7 @@ def _json_option(text: str, name: str) -> Any:
 
 
 @contextmanager
-def _client(dsn: str | None, schema: str, codecs: CodecChain = NO_CODECS) -> Iterator[FlowClient]:
+def _client(dsn: str | None, schema: str, codecs: CodecChain | None = None) -> Iterator[FlowClient]:
     with open_target(dsn, schema=schema) as target:
         verify(target.dsn, schema)
         with FlowClient(target.dsn, schema=schema, max_size=1, codecs=codecs) as client:

@@ -70,19 +70,6 @@ def opened_events(
     return opened
 
 
-def check_start(client: FlowClient, workflow: str) -> None:
-    """InvalidArgument if an input is not to be stored as it is, for that of the newest run of the
-    workflow was not."""
-    for row in client.list_runs(workflow_name=workflow, limit=1):
-        [created] = client.history_page(row.run_id, limit=1)
-        if is_sealed(created.data.get("input")):
-            raise InvalidArgument(
-                f"the newest run of {workflow!r}, {row.run_id}, has sealed values; name the app "
-                "with --app module:app so that this input is sealed too, or store it as it is "
-                "with --plain"
-            )
-
-
 def check_answer(client: FlowClient, run_id: str) -> None:
     """InvalidArgument if an answer is not to be stored as it is, for the run has sealed values."""
     if _has_sealed(client.snapshot(run_id)):

@@ -137,7 +137,7 @@ async def test_nothing_is_stored_as_it_is_by_mistake_where_values_are_sealed(
     await drive(direct_dsn, "r")
     for without in ((), KEYLESS):
         refused = command("start", "main", "--input", INPUT, "--id", "other", *without, code=1)
-        assert "run of 'main', r, has sealed values; name the app with --app" in refused
+        assert "run of 'main', r, has sealed values, and this input would be stored" in refused
         refused = command("answer", "r", "go", "--payload", "1", *without, code=1)
         assert "run 'r' has sealed values; name the app with --app" in refused
     with FlowClient(direct_dsn) as client:
