@@ -4,12 +4,15 @@ import asyncio
 import os
 import signal
 import sys
+from datetime import timedelta
 
 from typer.testing import CliRunner
 
 from flowpg.client import FlowClient
+from flowpg.console import lines
 from flowpg.console.main import app
 from flowpg.model.spec import WorkflowSpec
+from flowpg.postgres.fleet_verbs import HealthFact
 from tests.fleet.commands import exit_code, line
 
 runner = CliRunner()
@@ -60,3 +63,21 @@ async def test_a_scheduler_works_until_it_is_told_to_stop(direct_dsn: str) -> No
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+def test_every_fact_of_health_is_a_sentence() -> None:
+    minute = timedelta(minutes=1)
+    facts = [
+        HealthFact("queue", "bulk", 3, minute, {"leased": 2, "paused": True}),
+        HealthFact("wakeups", "", 4, minute, {}),
+        HealthFact("workers", "", 1, None, {}),
+        HealthFact("unserved", "step render on queue gpu", 2, minute, {"build": None}),
+        HealthFact("snapshot", "psql", 1, minute, {}),
+    ]
+    assert list(lines.health(facts)) == [
+        "queue bulk: 3 ready, for 60 s; 2 leased, paused",
+        "deadlines passed and not dispatched: 4, for 60 s",
+        "live workers: 1",
+        "no worker for step render on queue gpu: 2 tasks, for 60 s",
+        "oldest snapshot: psql, 1 transaction behind, for 60 s",
+    ]

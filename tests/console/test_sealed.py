@@ -140,8 +140,10 @@ async def test_nothing_is_stored_as_it_is_by_mistake_where_values_are_sealed(
         assert "run of 'main', r, has sealed values, and this input would be stored" in refused
         refused = command("answer", "r", "go", "--payload", "1", *without, code=1)
         assert "run 'r' has sealed values; name the app with --app" in refused
+    # What is sealed of another workflow says nothing of this one.
+    command("start", "failing", "--input", INPUT, "--id", "apart")
     with FlowClient(direct_dsn) as client:
-        assert client.summary().total == 2
+        assert client.summary().total == 3
         assert client.run_info("r").status is RunStatus.SUSPENDED
 
 
@@ -150,6 +152,8 @@ async def test_a_worker_reads_plain_values_as_they_are_and_no_run_is_stuck(
 ) -> None:
     command("start", "main", "--input", INPUT, "--id", "r")
     await drive(direct_dsn, "r")
+    # The input is plain; the steps of its worker are not.
+    assert "has sealed values" in command("answer", "r", "go", "--payload", "1", code=1)
     command("answer", "r", "go", "--payload", "1", "--plain")
     await drive(direct_dsn, "r")
     assert f'output    ["{CANARY}{CANARY}",1]' in command("show", "r", *APP)

@@ -57,3 +57,23 @@ def test_a_module_that_is_not_found_comes_with_where_it_was_looked_for(
         load_runtime("broken_app:app")
     assert str(module.parent) in str(caught.value)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("", "does not define run_step; a FlowRuntime needs run_workflow and run_step"),
+        (
+            "    workflows = 'order'\n    def run_step(self, step): ...\n",
+            "the attribute workflows of App must be a collection",
+        ),
+    ],
+    ids=["half", "text"],
+)
+def test_a_runtime_that_could_serve_nothing_is_refused_before_it_works(
+    module: Path, code: str, says: str
+) -> None:
+    head = "from flowpg import FlowRuntime\n\nclass App(FlowRuntime):\n"
+    module.write_text(head + "    def run_workflow(self, invocation): ...\n" + code)
+    with pytest.raises(InvalidArgument, match=says):
+        load_runtime("broken_app:App")
