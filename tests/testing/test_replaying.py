@@ -8,7 +8,7 @@ import pytest
 
 from flowpg import FlowApp
 from flowpg.errors import InvalidArgument, NonDeterministic
-from flowpg.model.commands import Decision
+from flowpg.model.commands import Decision, OnConflict
 from flowpg.model.jsonl import dump_history
 from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
@@ -105,3 +105,29 @@ async def test_a_hand_written_runtime_must_repeat_every_decision() -> None:
         await replay(ByHand("a"), history)
     with pytest.raises(NonDeterministic, match="expected the end of the run"):
         await replay(ByHand("a", "b", "c"), history)
+
+
+class Claiming(ByHand):
+    """Claims a token under a hook of this name, and ends when it is taken."""
+
+    def __init__(self, hook: str, on_conflict: OnConflict) -> None:
+        self._hook = hook
+        self._on_conflict = on_conflict
+
+    def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
+        ctx = invocation.context()
+        if any(ctx.hook_conflict(hook) for hook in ("lock", "bolt")):
+            return ctx.complete("lost")
+        return ctx.create_hook(self._hook, "token", on_conflict=self._on_conflict)
+
+
+async def test_a_hand_written_runtime_must_give_way_to_the_same_hook_again() -> None:
+    async with WorkflowEnvironment(Claiming("lock", "raise")) as env:
+        await env.start_spec(WorkflowSpec.python("claim"))
+        loser = await env.start_spec(WorkflowSpec.python("claim"))
+        assert await loser.result() == "lost"
+        history = await loser.history()
+    await replay(Claiming("lock", "raise"), history)
+    for other in (Claiming("lock", "wait"), Claiming("bolt", "raise")):
+        with pytest.raises(NonDeterministic, match=r"event 3 \(hook_conflicted\)"):
+            await replay(other, history)
