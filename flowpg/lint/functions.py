@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from flowpg.lint.names import (
+    ENVIRONMENT,
     FILE_METHODS,
     FILES,
     LOOP,
@@ -64,7 +65,6 @@ class FunctionReader(ast.NodeVisitor):
                 self._globals.update(node.names)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self._local.add(node.id)
-        self._local -= self._globals
         for statement in function.body:
             self.visit(statement)
         return self
@@ -107,20 +107,19 @@ class FunctionReader(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         """A name that is hazardous without being called, such as ``os.environ``."""
-        full = self._name(node)
-        rule = rule_of(full) if full in ("os.environ", "sys.argv") else None
-        if rule is not None:
-            self._note(node, rule, f"reads {full}")
-        else:
+        if not self._reads_settings(node):
             self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:
         """The same, imported by itself."""
+        self._reads_settings(node)
+
+    def _reads_settings(self, node: ast.expr) -> bool:
         full = self._name(node)
-        if full in ("os.environ", "sys.argv") and full is not None:
-            rule = rule_of(full)
-            if rule is not None:
-                self._note(node, rule, f"reads {full}")
+        found = full in ("os.environ", "sys.argv")
+        if found:
+            self._note(node, ENVIRONMENT, f"reads {full}")
+        return found
 
     def _name(self, node: ast.expr) -> str | None:
         root = node
@@ -176,10 +175,6 @@ class FunctionReader(ast.NodeVisitor):
         self._check_iterable(node.iter)
         self.generic_visit(node)
 
-    def visit_AsyncFor(self, node: ast.AsyncFor) -> None:
-        """An asynchronous loop."""
-        self.generic_visit(node)
-
     def visit_ListComp(self, node: ast.ListComp) -> None:
         """A list made in the order of a set."""
         for generator in node.generators:
@@ -206,10 +201,9 @@ class FunctionReader(ast.NodeVisitor):
             self._check_iterable(node.func.value)
 
     def _check_iterable(self, node: ast.expr) -> None:
-        if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+        if isinstance(node, ast.GeneratorExp):
             for generator in node.generators:
-                if isinstance(node, ast.GeneratorExp):
-                    self._check_iterable(generator.iter)
+                self._check_iterable(generator.iter)
         elif self._is_set(node):
             self._note(node, SET_ORDER, "goes through a set")
 
@@ -243,8 +237,8 @@ class FunctionReader(ast.NodeVisitor):
         )
 
 
-def functions_in(body: list[ast.stmt]) -> Iterator[Function]:
-    """The functions among statements."""
-    for node in body:
+def functions_in(nodes: Iterable[ast.AST]) -> Iterator[Function]:
+    """The functions among nodes."""
+    for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node

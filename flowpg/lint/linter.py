@@ -111,7 +111,9 @@ class _Module:
     def __init__(self, tree: ast.Module) -> None:
         self._names = Names(tree)
         self._steps = frozenset(
-            function.name for function in _all_functions(tree) if _decorated(function, "step")
+            function.name
+            for function in functions_in(ast.walk(tree))
+            if _decorated(function, "step")
         )
         self._shared = frozenset(_assigned(tree.body))
         self._functions: dict[str, Function] = {}
@@ -143,12 +145,6 @@ class _Module:
                     called = called or self._functions.get(call)
                     if called is not None:
                         waiting.append(called)
-
-
-def _all_functions(tree: ast.AST) -> Iterator[Function]:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node
 
 
 def _decorated(node: Function | ast.ClassDef, kind: str) -> bool:
