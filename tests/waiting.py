@@ -1,4 +1,4 @@
-"""Wait for a condition of another process, with a deadline, instead of for a while."""
+"""Wait for a condition, with a deadline, instead of for a while. Here alone is polled."""
 
 import asyncio
 import time
@@ -21,12 +21,21 @@ def until(condition: Callable[[], T | None], what: str, timeout: float = 20.0) -
 
 
 async def until_async(
-    condition: Callable[[], Awaitable[T | None]], what: str, timeout: float = 20.0
+    condition: Callable[[], Awaitable[T | None]],
+    what: str,
+    timeout: float = 20.0,
+    look_again: float = _LOOK_AGAIN,
 ) -> T:
-    """The same for a condition that has to be awaited."""
+    """The same for a condition that has to be awaited, asked for every ``look_again`` seconds."""
     deadline = time.monotonic() + timeout
     while not (value := await condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout:g} s in vain: {what}")
-        await asyncio.sleep(_LOOK_AGAIN)
+        await asyncio.sleep(look_again)
     return value
+
+
+async def turns(count: int = 1) -> None:
+    """Let the event loop go round so often: where the number of turns is what is tested."""
+    for _ in range(count):
+        await asyncio.sleep(0)

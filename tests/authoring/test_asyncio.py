@@ -11,6 +11,7 @@ import pytest
 from flowpg.authoring.app import FlowApp
 from tests.authoring.asyncio_programs import PROGRAMS
 from tests.authoring.support import both, like_asyncio
+from tests.durable import durable
 
 
 def program(workflow: Any) -> Any:
@@ -112,6 +113,7 @@ async def test_two_identical_calls_are_two_steps() -> None:
 
 
 async def test_what_wait_for_awaits_has_the_same_places_under_every_python() -> None:
+    @durable
     async def waits(double: Any, broken: Any) -> Any:
         async def inner(number: int) -> int:
             await asyncio.sleep(1)
@@ -138,6 +140,7 @@ async def test_who_is_cancelled_while_wait_for_has_its_result_is_cancelled(
     as_a_future: bool,
 ) -> None:
     # Python 3.11 by itself returns the result and forgets that it was cancelled.
+    @durable
     async def cancelled(double: Any, broken: Any) -> Any:
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -157,6 +160,7 @@ async def test_who_is_cancelled_while_wait_for_has_its_result_is_cancelled(
 
 
 async def test_what_wait_for_awaits_is_in_the_task_of_its_caller() -> None:
+    @durable
     async def inside(double: Any, broken: Any) -> Any:
         here = asyncio.current_task()
 

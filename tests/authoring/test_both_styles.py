@@ -15,6 +15,7 @@ from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
 from flowpg.store.memory import InMemoryEventStore
 from tests.authoring.support import RUN_ID, START
+from tests.waiting import until_async
 
 POLICY = Retry.fixed(3, timedelta(seconds=1))
 
@@ -216,14 +217,15 @@ async def racing_history(runtime: Any) -> list[FlowEventEnvelope]:
     spec = WorkflowSpec.python("approve")
     driving: asyncio.Task[Any]
     driving = asyncio.create_task(engine.start_with_id(RUN_ID, spec, {"id": "7"}))
-    while True:
-        await asyncio.sleep(0)
+
+    async def ended() -> bool:
+        nonlocal driving
         if driving.done():
             driving.result()
             if (await engine.run_info(RUN_ID)).status.terminal:
-                break
+                return True
         elif not await store.list_run_ids():
-            continue
+            return False
         waits = {w.subject_id for w in await store.list_open_suspensions(run_id=RUN_ID)}
         if "sleep#6" in waits and driving.done():
             await engine.request_cancellation(RUN_ID, "enough")
@@ -233,6 +235,9 @@ async def racing_history(runtime: Any) -> list[FlowEventEnvelope]:
             engine.poke(RUN_ID)
             if driving.done():
                 driving = asyncio.create_task(engine.drive(RUN_ID))
+        return False
+
+    await until_async(ended, "the run ends", look_again=0)
     history = await engine.history(RUN_ID)
     await engine.close()
     return history

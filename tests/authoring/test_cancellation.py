@@ -12,6 +12,7 @@ from flowpg.authoring.errors import WorkflowFailed
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
 from tests.authoring.support import START, Played, Stage, answer, both, cancel, stage
+from tests.durable import durable
 
 
 def steps(app: FlowApp) -> Any:
@@ -201,6 +202,7 @@ async def test_every_kind_of_wait_ends_with_the_request() -> None:
             async def failing() -> None:
                 raise ValueError("again")
 
+            @durable
             async def wait() -> Any:
                 if kind == "sleep":
                     await asyncio.sleep(3600)

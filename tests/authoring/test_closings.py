@@ -12,6 +12,7 @@ from flowpg.errors import HookTokenNotFound, NonDeterministic
 from flowpg.model.snapshot import RunStatus
 from tests.authoring.support import Stage, answer, both, replay, stage
 from tests.authoring.test_cancellation import steps
+from tests.waiting import turns, until_async
 
 
 async def test_cancelling_a_task_that_sleeps_closes_its_timer_and_nothing_wakes_the_run() -> None:
@@ -108,13 +109,12 @@ async def test_a_history_that_closed_what_the_code_waits_for_is_no_history_of_it
 @pytest.mark.parametrize("seed", range(30))
 async def test_a_request_is_never_swallowed_by_what_ends_in_the_same_turn(seed: int) -> None:
     """However a step's end and the request meet: a workflow that goes on to wait is cancelled."""
-    shape, turns = seed % 6, seed // 6
+    shape, count = seed % 6, seed // 6
 
     def build(app: FlowApp) -> None:
         @app.step
         async def quick() -> str:
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await turns(count)
             return "done"
 
         async def once() -> None:
@@ -143,10 +143,12 @@ async def test_a_request_is_never_swallowed_by_what_ends_in_the_same_turn(seed: 
 
     on = stage(build, always_replay=seed % 2 == 0)
     driving = asyncio.create_task(on.start())
-    while True:
-        await asyncio.sleep(0)
-        if await on.store.list_run_ids() and (await on.snapshot()).last_sequence >= 20:
-            break
+
+    async def in_the_midst() -> bool:
+        there = await on.store.list_run_ids()
+        return bool(there) and (await on.snapshot()).last_sequence >= 20
+
+    await until_async(in_the_midst, "it has gone round some times", look_again=0)
     await on.engine.request_cancellation(on.run_id, "stop", drive=False)
     await driving
     snapshot = await on.engine.drive(on.run_id)

@@ -20,6 +20,7 @@ from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import NonDeterministic
 from flowpg.model.snapshot import RunStatus
 from tests.authoring.support import RUN_ID, answer, play, stage
+from tests.durable import durable
 
 Steps = dict[str, Any]
 Body = Callable[[Steps], Any]
@@ -46,6 +47,7 @@ def build(body: Body) -> Callable[[FlowApp], None]:
     return declare
 
 
+@durable
 async def original(s: Steps) -> None:
     await s["a"](1)
     await asyncio.sleep(1)
@@ -58,12 +60,14 @@ async def renamed(s: Steps) -> None:
     await s["b"](1)
 
 
+@durable
 async def swapped(s: Steps) -> None:
     await s["a"](1)
     await s["b"](2)
     await asyncio.sleep(1)
 
 
+@durable
 async def inserted(s: Steps) -> None:
     await s["a"](1)
     await s["c"](9)
@@ -75,6 +79,7 @@ async def deleted_in_the_middle(s: Steps) -> None:
     await asyncio.gather(s["b"](2), s["c"](3))
 
 
+@durable
 async def deleted_at_the_end(s: Steps) -> None:
     await s["a"](1)
     await asyncio.sleep(1)
@@ -82,6 +87,7 @@ async def deleted_at_the_end(s: Steps) -> None:
     await hook("go", str, token="t")
 
 
+@durable
 async def step_to_timer(s: Steps) -> None:
     await asyncio.sleep(3)
 
@@ -95,6 +101,7 @@ async def step_to_hook(s: Steps) -> None:
     await hook("a", token="a")
 
 
+@durable
 async def other_hook_name(s: Steps) -> None:
     await s["a"](1)
     await asyncio.sleep(1)
@@ -102,6 +109,7 @@ async def other_hook_name(s: Steps) -> None:
     await hook("other", str, token="t")
 
 
+@durable
 async def other_token(s: Steps) -> None:
     await s["a"](1)
     await asyncio.sleep(1)
@@ -109,6 +117,7 @@ async def other_token(s: Steps) -> None:
     await hook("go", str, token="secret token")
 
 
+@durable
 async def other_gather_order(s: Steps) -> None:
     await s["a"](1)
     await asyncio.sleep(1)
@@ -209,6 +218,7 @@ async def test_a_branch_on_the_wall_clock_is_found_and_mended_by_the_clock(
 
 
 async def test_harmless_changes_replay() -> None:
+    @durable
     async def changed(s: Steps) -> None:
         first = s["a"](x=1)
         await first
@@ -247,14 +257,16 @@ async def test_reports_of_clients_do_not_disturb() -> None:
 PROGRAM = """
 import asyncio, sys
 from tests.authoring.support import play, stage
+from tests.durable import durable
+from tests.waiting import turns
 
 def build(app):
     @app.step
     async def work(x: str) -> str:
-        for _ in range(len(x)):
-            await asyncio.sleep(0)
+        await turns(len(x))
         return x
 
+    @durable
     async def branch(x: str) -> str:
         await work(x)
         await asyncio.sleep(len(x))

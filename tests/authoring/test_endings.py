@@ -7,8 +7,9 @@ from typing import Any
 from flowpg.authoring.app import FlowApp
 from flowpg.authoring.context import hook
 from flowpg.model.snapshot import RunStatus
-from tests.authoring.support import START, both, stage
+from tests.authoring.support import START, Stage, both, stage
 from tests.authoring.test_cancellation import steps
+from tests.waiting import until_async
 
 
 async def test_what_is_left_at_work_is_cancelled_when_the_workflow_returns() -> None:
@@ -38,8 +39,11 @@ async def test_a_step_that_lost_its_race_is_closed_before_the_run_completes() ->
     ended: list[str] = []
 
     def build(app: FlowApp) -> None:
+        begun = asyncio.Event()
+
         @app.step
         async def slow() -> str:
+            begun.set()
             try:
                 await asyncio.Event().wait()
             finally:
@@ -48,7 +52,7 @@ async def test_a_step_that_lost_its_race_is_closed_before_the_run_completes() ->
 
         @app.step
         async def fast() -> str:
-            await asyncio.sleep(0.01)
+            await begun.wait()
             return "fast"
 
         @app.workflow
@@ -155,13 +159,16 @@ async def test_any_durable_wait_can_be_timed_out_and_what_lost_is_closed() -> No
     for always_replay in (False, True):
         on = stage(build, always_replay=always_replay)
         starting = asyncio.create_task(on.start())
-        while not starting.done():
-            # The slow step is at work at first, so the drive does not return.
-            await asyncio.sleep(0)
+
+        async def suspended(on: Stage = on, starting: asyncio.Task[Any] = starting) -> bool:
             if await on.store.next_wakeup() is not None:
                 on.store.advance(timedelta(seconds=2))
                 await on.store.resume_due_waits()
                 on.engine.poke(on.run_id)
+            return starting.done()
+
+        # The slow step is at work at first, so the drive does not return.
+        await until_async(suspended, "the drive returns", look_again=0)
         while not (await on.engine.drive(on.run_id)).terminal:
             await on.pass_time()
         snapshot = await on.snapshot()

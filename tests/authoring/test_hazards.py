@@ -23,6 +23,7 @@ from flowpg.authoring.app import FlowApp
 from flowpg.authoring.errors import NotDurable
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.model.snapshot import RunStatus
+from tests.durable import durable
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,12 @@ def a_thread() -> None:
     thread.join()
 
 
+@durable
+def a_nap() -> None:
+    """One that holds up the event loop."""
+    time.sleep(0)
+
+
 def a_socket() -> None:
     """One that is connected to nothing."""
     socket.socket().close()
@@ -77,7 +84,7 @@ def a_generator_with_a_name(pick: Callable[[list[int]], int] = random.choice) ->
 CALLS: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: time.time(), "time.time()", "time_ns()"),
     (lambda: time.monotonic_ns(), "time.monotonic_ns()", "now()"),
-    (lambda: time.sleep(0), "time.sleep()", "await asyncio.sleep"),
+    (a_nap, "time.sleep()", "await asyncio.sleep"),
     (lambda: dt.datetime.now(dt.UTC), "datetime.now()", "now()"),
     (lambda: dt.date.today(), "date.today()", "now()"),  # noqa: DTZ011
     (lambda: random.random(), "random.random()", "flowpg.random()"),

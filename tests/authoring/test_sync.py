@@ -214,7 +214,7 @@ async def test_helpers_are_the_same_and_calls_elsewhere_say_so() -> None:
         lambda: sync.gather(),
         lambda: sync.timeout(1),
         lambda: sync.spawn(print),
-        lambda: sync.wait(asyncio.sleep(0)),
+        lambda: sync.wait(asyncio.Event().wait()),
         lambda: sync.wait_until(START),
     ]
     for call in elsewhere:

@@ -264,10 +264,13 @@ async def test_a_line_is_logged_once_however_often_it_is_replayed(
 
 
 async def test_a_decision_is_never_mixed_with_another_run() -> None:
+    run_ids = [f"run-{n}" for n in range(20)]
+    all_at_work = asyncio.Barrier(len(run_ids))
+
     def build(app: FlowApp) -> None:
         @app.step
         async def work(x: int) -> int:
-            await asyncio.sleep(0)
+            await all_at_work.wait()
             return x
 
         @app.workflow
@@ -275,7 +278,6 @@ async def test_a_decision_is_never_mixed_with_another_run() -> None:
             return [await work(x) for _ in range(5)]
 
     on = stage(build)
-    run_ids = [f"run-{n}" for n in range(20)]
     await asyncio.gather(
         *(
             on.engine.start_with_id(run_id, on.workflow.spec, on.workflow.input(number))

@@ -3,12 +3,11 @@
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -59,6 +58,31 @@ def spin_and_catch() -> None:
     for _ in range(2):
         with contextlib.suppress(BaseException):
             spin_for_ever()
+
+
+class _Said(logging.Handler):
+    """Opens a lock when the watchdog has said certain words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+        self.lock_in_c = threading.Lock()
+        self.lock_in_c.acquire()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.words in record.getMessage() and self.lock_in_c.locked():
+            self.lock_in_c.release()
+
+
+@contextlib.contextmanager
+def until_said(words: str) -> Iterator[Callable[[], object]]:
+    """A function that waits in C, and with no Python between, until the watchdog has said this."""
+    handler = _Said(words)
+    watchdog.logger.addHandler(handler)
+    try:
+        yield handler.lock_in_c.acquire
+    finally:
+        watchdog.logger.removeHandler(handler)
 
 
 async def test_an_endless_loop_is_logged_then_abandoned_and_the_run_blocked(
@@ -120,50 +144,61 @@ async def test_code_that_catches_everything_is_abandoned_all_the_same() -> None:
     assert not (await engine.snapshot("stuck")).terminal
 
 
-async def test_a_sleep_in_c_is_abandoned_when_it_comes_back() -> None:
-    app = spinning_app(lambda: time.sleep(0.6))
-    engine = FlowEngine.in_memory(app)
-    with pytest.raises(TurnTooLong):
-        await engine.start_with_id("stuck", app.workflows["main"].spec, {})
-    # Nothing is left to be raised later.
+async def test_a_wait_in_c_is_abandoned_when_it_comes_back() -> None:
+    with until_said("is abandoned") as wait_in_c:
+        app = spinning_app(wait_in_c)
+        engine = FlowEngine.in_memory(app)
+        with pytest.raises(TurnTooLong):
+            await engine.start_with_id("stuck", app.workflows["main"].spec, {})
+    # Nothing is left to be raised later: it would be when a loop goes round.
     for _ in range(20_000):
-        await asyncio.sleep(0)
+        pass
 
 
-async def test_a_signal_interrupts_a_sleep_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_interrupts_a_wait_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
     assert threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGURG)
     monkeypatch.setattr(watchdog, "_signal", None)
     watchdog.interrupt_by_signal()
     try:
-        app = spinning_app(lambda: time.sleep(60))
+        app = spinning_app(threading.Event().wait)
         engine = FlowEngine.in_memory(app)
-        began = time.monotonic()
         with pytest.raises(TurnTooLong):
             await engine.start_with_id("stuck", app.workflows["main"].spec, {})
-        assert time.monotonic() - began < 20
         # One that comes too late, or from elsewhere, does nothing.
-        os.kill(os.getpid(), signal.SIGURG)
-        await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGURG)
     finally:
         signal.signal(signal.SIGURG, before)
 
 
-async def test_a_loop_that_only_yields_is_abandoned_too() -> None:
+async def test_a_loop_that_only_yields_is_abandoned_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowpg.authoring.loop.MAX_CALLBACKS", sys.maxsize)
     app = FlowApp("yielding", **SHORT)  # type: ignore[arg-type]
 
     @app.workflow
     async def main() -> None:
-        while True:
+        while True:  # noqa: ASYNC110  that is the mistake
             await asyncio.sleep(0)
-            time.sleep(0.001)  # noqa: ASYNC251
 
     engine = FlowEngine.in_memory(app)
     with pytest.raises(TurnTooLong):
         await engine.start(main.spec, {})
 
 
-async def test_many_short_turns_are_none_that_is_long(caplog: pytest.LogCaptureFixture) -> None:
+def until_looked_at() -> None:
+    """Keep the turn until the watchdog has looked at it once."""
+    turn = watchdog.turn_of_this_thread()
+    assert turn is not None
+    until(lambda: turn.looked == turn.began, "the watchdog looks at this turn")
+
+
+async def test_many_short_turns_are_none_that_is_long(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "_LONGEST_LOOK", 0.03)
+    # From the end of this turn on it looks so often.
+    waking = spinning_app(until_looked_at, longest_turn=None)
+    await FlowEngine.in_memory(waking).start(waking.workflows["main"].spec, {})
     app = FlowApp("long", **SHORT)  # type: ignore[arg-type]
 
     @app.step
@@ -174,7 +209,7 @@ async def test_many_short_turns_are_none_that_is_long(caplog: pytest.LogCaptureF
     async def main() -> int:
         for number in range(20):
             await work(number)
-            time.sleep(0.02)  # noqa: ASYNC251
+            until_looked_at()
         return 20
 
     engine = FlowEngine.in_memory(app)
@@ -190,9 +225,10 @@ async def test_many_short_turns_are_none_that_is_long(caplog: pytest.LogCaptureF
 
 
 async def test_without_a_limit_a_turn_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
-    app = spinning_app(lambda: time.sleep(1.5), longest_turn=None)
-    engine = FlowEngine.in_memory(app)
-    run_id = await engine.start(app.workflows["main"].spec, {})
+    with until_said("without waiting") as spin:
+        app = spinning_app(spin, longest_turn=None)
+        engine = FlowEngine.in_memory(app)
+        run_id = await engine.start(app.workflows["main"].spec, {})
     assert (await engine.snapshot(run_id)).status is RunStatus.COMPLETED
     assert "without waiting" in caplog.text
 
@@ -342,9 +378,12 @@ async def go():
                     run_id = await engine.start(app.workflows[name].spec, {})
                     print((await engine.snapshot(run_id)).output, end=" ")
 
+async def nothing():
+    pass
+
 asyncio.run(go())
 sys.setprofile(lambda *_: None)
-asyncio.run(asyncio.sleep(0))
+asyncio.run(nothing())
 print("profiled")
 """
 

@@ -21,6 +21,7 @@ from flowpg import (
 from flowpg.authoring.context import info
 from flowpg.testing import TestedRun, WorkflowEnvironment
 from tests.behaviours.support import HOUR, Seen, both, everywhere
+from tests.durable import durable
 from tests.engine.support import SPEC, EngineStore, keeper_of, short
 from tests.fleet.commands import exit_code, line, worker_process
 from tests.fleet.watching import until_ended
@@ -149,6 +150,7 @@ async def test_a_timeout_a_group_and_a_task_of_the_workflows_own_are_told_from_a
             await note(["uncancelled", task.uncancel() - count, *state()[1:]])
             raise
 
+    @durable
     async def _failing() -> None:
         await asyncio.sleep(1)
         raise ValueError

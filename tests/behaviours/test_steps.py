@@ -12,6 +12,7 @@ from flowpg.authoring.errors import WorkflowFailed
 from flowpg.authoring.step_context import step_context
 from flowpg.testing import TestedRun, WorkflowEnvironment
 from tests.behaviours.support import SECOND, Seen, both, everywhere
+from tests.waiting import turns
 
 Times = list[tuple[int, timedelta]]
 
@@ -137,8 +138,7 @@ async def test_equal_calls_in_a_gather_keep_their_own_results_however_long_each_
 
     @app.step
     async def square(n: int) -> list[int]:
-        for _ in range(n * 7 % 5):  # ends in another order than it began
-            await asyncio.sleep(0)
+        await turns(n * 7 % 5)  # ends in another order than it began
         return [n, n * n]
 
     @app.workflow
@@ -184,7 +184,7 @@ async def test_real_work_under_a_clock_that_jumps_times_nothing_out() -> None:
     @app.step(timeouts=StepTimeouts(heartbeat=timedelta(hours=1), start_to_close=timedelta(days=1)))
     async def work() -> int:
         for _ in range(20):
-            await asyncio.sleep(0.01)  # real time, for it is a step that works
+            await asyncio.to_thread(list, range(10_000))  # real work, and the loop is idle
         return step_context().attempt
 
     @app.workflow

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.chaos.witness import LEDGER_DSN, WORKER, Entry
 from tests.proxy import Proxy
+from tests.weather import pause
 
 LEASE = 5.0
 """Seconds a lease of the fleet lasts without a heartbeat."""
@@ -147,7 +148,7 @@ class Place:
         self._stalled = True
         self._send(signal.SIGSTOP)
         try:
-            await asyncio.sleep(seconds)
+            await pause(seconds)
         finally:
             self._send(signal.SIGCONT)
             self._stalled = False

@@ -18,10 +18,14 @@ from flowpg.errors import (
 from flowpg.model.events import HOOK_RECEIVED, WAIT_COMPLETED, FlowEventEnvelope
 from flowpg.model.snapshot import RunStatus, WorkflowRunSnapshot
 from tests.chaos import workload
+from tests.waiting import until_async
+from tests.weather import pause
 
 _KINDS = ("chain", "chain", "spread", "race", "ask", "called_off")
 _BURST = 5
 _LOOK_AGAIN = 0.2
+_PATIENCE = 3600
+"""Seconds; what a storm is given to end in is its own."""
 
 
 @dataclass
@@ -52,14 +56,17 @@ class Load:
     async def finish(self, seconds: float) -> list[str]:
         """Wait until every run has ended; returns those that have not in this time."""
         open_runs = set(self.started)
+
+        async def ended() -> bool:
+            for run_id in sorted(open_runs):
+                info = await self._sure(lambda run_id=run_id: self.engine.run_info(run_id))
+                if info.status.terminal:
+                    open_runs.discard(run_id)
+            return not open_runs
+
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while open_runs:
-                    for run_id in sorted(open_runs):
-                        info = await self._sure(lambda run_id=run_id: self.engine.run_info(run_id))
-                        if info.status.terminal:
-                            open_runs.discard(run_id)
-                    await asyncio.sleep(_LOOK_AGAIN)
+                await until_async(ended, "every run has ended", _PATIENCE, _LOOK_AGAIN)
         for result in await self.close():
             if isinstance(result, Exception):
                 raise result
@@ -75,18 +82,22 @@ class Load:
 
     async def _race(self, run_id: str, number: int) -> None:
         # Around the deadline, so that either may win.
-        await asyncio.sleep(workload.TIMER + self.random.uniform(0, 1.5))
+        await pause(workload.TIMER + self.random.uniform(0, 1.5))
         await self._burst(f"race-{number}", number)
 
     async def _ask(self, run_id: str, number: int) -> None:
         for name in ("first", "second"):
-            while not await self._burst(f"{name}-{number}", f"{name} {number}"):
-                await asyncio.sleep(_LOOK_AGAIN)
-                if (await self._sure(lambda: self.engine.run_info(run_id))).status.terminal:
-                    return
+
+            async def answered(name: str = name) -> bool:
+                if await self._burst(f"{name}-{number}", f"{name} {number}"):
+                    return True
+                info = await self._sure(lambda: self.engine.run_info(run_id))
+                return bool(info.status.terminal)
+
+            await until_async(answered, f"{run_id} is answered", _PATIENCE, _LOOK_AGAIN)
 
     async def _called_off(self, run_id: str, number: int) -> None:
-        await asyncio.sleep(self.random.uniform(0, 2))
+        await pause(self.random.uniform(0, 2))
         await self._sure(lambda: self.engine.request_cancellation(run_id, "storm"))
 
     async def _burst(self, token: str, payload: Any) -> bool:
@@ -105,11 +116,14 @@ class Load:
 
     async def _sure(self, verb: Any) -> Any:
         """Repeat a verb until the server has answered: every one may be repeated."""
-        while True:
+
+        async def said() -> tuple[Any] | None:
             try:
-                return await verb()
+                return (await verb(),)
             except StoreUnavailable:
-                await asyncio.sleep(_LOOK_AGAIN)
+                return None
+
+        return (await until_async(said, "the server answers", _PATIENCE, _LOOK_AGAIN))[0]
 
 
 def wrong_end(

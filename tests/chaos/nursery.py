@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +23,7 @@ from flowpg.authoring.step_context import step_context
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.fleet.worker import FlowWorker
 from flowpg.store.postgres import PostgresEventStore
+from tests.weather import pause, pause_in_thread
 
 TABLE = "CREATE TABLE public.rows (id bigserial, run_id text NOT NULL, step_id text NOT NULL)"
 STEPS = 6
@@ -35,29 +35,29 @@ app = FlowApp("rows")
 
 
 @app.step(transactional=True)
-async def insert(connection: psycopg.AsyncConnection[Any], pause: float) -> None:
+async def insert(connection: psycopg.AsyncConnection[Any], seconds: float) -> None:
     await connection.execute(_INSERT, _who())
-    await asyncio.sleep(pause)
+    await pause(seconds)
 
 
 @app.step(transactional=True)
-def insert_in_thread(connection: psycopg.Connection[Any], pause: float) -> None:
+def insert_in_thread(connection: psycopg.Connection[Any], seconds: float) -> None:
     connection.execute(_INSERT, _who())
-    time.sleep(pause)
+    pause_in_thread(seconds)
 
 
 @app.step(transactional=True)
-async def insert_by_session(session: AsyncSession, pause: float) -> None:
+async def insert_by_session(session: AsyncSession, seconds: float) -> None:
     run_id, step_id = _who()
     await session.execute(text(_NAMED), {"run_id": run_id, "step_id": step_id})
-    await asyncio.sleep(pause)
+    await pause(seconds)
 
 
 @app.step(transactional=True)
-def insert_by_session_in_thread(session: Session, pause: float) -> None:
+def insert_by_session_in_thread(session: Session, seconds: float) -> None:
     run_id, step_id = _who()
     session.execute(text(_NAMED), {"run_id": run_id, "step_id": step_id})
-    time.sleep(pause)
+    pause_in_thread(seconds)
 
 
 @app.workflow

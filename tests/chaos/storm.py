@@ -26,6 +26,7 @@ from flowpg.testing.servers import PostgresServer, choose
 from tests.chaos import witness
 from tests.chaos.fleet import LEASE, LOSING_STALL, Journal, Place
 from tests.chaos.load import Load, wrong_end
+from tests.weather import pause
 
 _APP = "tests.chaos.workload:app"
 _STARTS_EVERY = 0.15
@@ -119,7 +120,7 @@ class Storm:
         try:
             while time.monotonic() < end:
                 await load.start()
-                await asyncio.sleep(self.random.uniform(0, 2 * _STARTS_EVERY))
+                await pause(self.random.uniform(0, 2 * _STARTS_EVERY))
             await asyncio.gather(faults, restarts)
         finally:
             faults.cancel()
@@ -132,7 +133,7 @@ class Storm:
 
     async def _faults(self, end: float) -> None:
         while time.monotonic() < end:
-            await asyncio.sleep(self.random.uniform(*_FAULT_EVERY))
+            await pause(self.random.uniform(*_FAULT_EVERY))
             for place in self._places:
                 if place.empty:
                     self._later(place.start())
@@ -159,7 +160,7 @@ class Storm:
 
     async def _restarts(self, end: float) -> None:
         while self._restart is not None and time.monotonic() + _RESTART_EVERY < end:
-            await asyncio.sleep(_RESTART_EVERY)
+            await pause(_RESTART_EVERY)
             began = time.monotonic()
             await self._restart()
             self.journal.faults["server restarted"] += 1
@@ -167,7 +168,7 @@ class Storm:
                 self.journal.outages.append((began, time.monotonic()))
 
     async def _again(self, place: Place) -> None:
-        await asyncio.sleep(self.random.uniform(0, 1))
+        await pause(self.random.uniform(0, 1))
         await place.start()
 
     def _later(self, work: Awaitable[None]) -> None:

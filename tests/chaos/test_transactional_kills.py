@@ -16,6 +16,7 @@ from flowpg.model.records import StartRequest
 from flowpg.store.postgres import PostgresEventStore
 from tests.chaos.nursery import STEPS, TABLE, fill
 from tests.waiting import until_async
+from tests.weather import pause
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +70,7 @@ async def kill_often(dsn: str, kills: int, runs: int) -> int:
         worker = await born()
         for _ in range(kills):
             # The pause is the point: it is the moment of the kill that is drawn by lot.
-            await asyncio.sleep(chance.uniform(0, 0.08))
+            await pause(chance.uniform(0, 0.08))
             os.kill(worker, signal.SIGKILL)
             worker = 0
             worker = await born()

@@ -16,11 +16,15 @@ from dataclasses import dataclass
 import psycopg
 
 from flowpg.authoring.step_context import step_context
+from tests.waiting import until
+from tests.weather import pause, pause_in_thread
 
 LEDGER_DSN = "FLOWPG_STORM_LEDGER"
 """Environment variable: where the ledger is. Never through a proxy."""
 WORKER = "FLOWPG_STORM_WORKER"
 """Environment variable: the name of this process, which no other process of the storm has."""
+
+_PATIENCE = 300
 
 _TABLE = """
 CREATE TABLE public.storm_ledger (
@@ -74,19 +78,20 @@ class Ledger:
 
     def _write(self, statement: str, *values: object) -> None:
         # Writing twice changes nothing, so a lost reply is answered by writing again.
+        def written() -> bool:
+            try:
+                if self._connection is None or self._connection.closed:
+                    dsn = os.environ[LEDGER_DSN]
+                    self._connection = psycopg.connect(dsn, autocommit=True)
+                self._connection.execute(statement, values)
+            except psycopg.OperationalError:
+                if self._connection is not None:
+                    self._connection.close()
+                return False
+            return True
+
         with self._guard:
-            while True:
-                try:
-                    if self._connection is None or self._connection.closed:
-                        dsn = os.environ[LEDGER_DSN]
-                        self._connection = psycopg.connect(dsn, autocommit=True)
-                    self._connection.execute(statement, values)
-                except psycopg.OperationalError:
-                    if self._connection is not None:
-                        self._connection.close()
-                    time.sleep(0.05)
-                else:
-                    return
+            until(written, "the ledger can be written", _PATIENCE)
 
 
 ledger = Ledger()
@@ -96,7 +101,7 @@ async def witnessed(seconds: float, fails: bool = False) -> None:
     """The work of an asynchronous step, with its two rows."""
     entry = await asyncio.to_thread(_begin)
     try:
-        await asyncio.sleep(seconds)
+        await pause(seconds)
     except asyncio.CancelledError:
         await asyncio.to_thread(ledger.end, entry, "cancelled")
         raise
@@ -106,7 +111,7 @@ async def witnessed(seconds: float, fails: bool = False) -> None:
 def witnessed_in_thread(seconds: float, fails: bool = False) -> None:
     """The work of a step that is a plain function."""
     entry = _begin()
-    time.sleep(seconds)
+    pause_in_thread(seconds)
     _finish(entry, fails)
 
 

@@ -12,7 +12,7 @@ from flowpg.model.snapshot import RunStatus, StepStatus
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
 from tests.engine.support import SECOND, SPEC, EngineStore, Script, Step, Workflow, echo, short
-from tests.waiting import until_async
+from tests.waiting import turns, until_async
 
 
 def batch(*ids: str, **retries: RetryPolicy) -> Workflow:
@@ -117,8 +117,7 @@ async def test_a_step_that_ends_while_workflow_code_is_asked_is_not_run_again(
         return step.input
 
     async def last(step: StepInvocation) -> Any:
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)  # time enough to begin the other again
 
     def workflow(ctx: WorkflowContext) -> Decision:
         if ctx.step_completed("slow") and not ctx.step_completed("last"):

@@ -8,6 +8,7 @@ import pytest
 
 from flowpg.model.snapshot import RunStatus
 from tests.engine.support import MINUTE, SPEC, EngineStore, Script, echo, one_step, short
+from tests.waiting import turns
 
 
 async def test_closing_an_engine_gives_its_runs_back_at_once(postgres_only: EngineStore) -> None:
@@ -42,7 +43,7 @@ async def test_a_closed_engine_keeps_no_lease_of_a_drive_that_begins_meanwhile(
     engine = await postgres_only.engine(runtime)
     run_id = await client.start(SPEC)
     driving = asyncio.ensure_future(engine.drive(run_id))
-    await asyncio.sleep(0)
+    await turns(1)  # it has begun, and no more
     await engine.close()
     await asyncio.wait({driving})
     lease = await client.store.acquire_run(run_id, "another", MINUTE)

@@ -27,6 +27,7 @@ from tests.engine.support import (
     short,
     wrapping,
 )
+from tests.waiting import turns
 
 ONCE = RetryPolicy.none().wire()
 
@@ -240,8 +241,7 @@ async def test_a_drive_that_is_cancelled_gives_the_run_back_at_once_and_burns_no
         try:
             await asyncio.Event().wait()
         finally:
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await turns(20)  # a cleanup of several awaits, all of which the drive waits for
             cleaned.set()
 
     first = await engine_store.engine(Script(one_step(input=1), {"work": forever}))

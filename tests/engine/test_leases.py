@@ -299,16 +299,19 @@ async def test_answers_sent_at_any_moment_are_all_seen_in_the_order_of_their_com
 
     sent: list[int] = []
     all_open = asyncio.Event()
+    on_its_way = {step: asyncio.Event() for step in steps}
 
     async def work(step: StepInvocation) -> Any:
         all_open.set()
-        await asyncio.sleep(0)
+        await on_its_way[step.step_id].wait()  # so that some come while each of them runs
         return step.input
 
     async def send() -> None:
         await all_open.wait()
         for number, hook in enumerate(hooks):
             sent.append(number)
+            if number % 2 == 0:
+                on_its_way[steps[number // 2]].set()
             await client.store.resume_hook("r", hook, number)
 
     client = await engine_store.engine(None)

@@ -12,7 +12,7 @@ from flowpg.model.timeouts import StepTimeouts
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import MAX_DETAILS_BYTES, AttemptOver, StepInvocation, WorkflowInvocation
 from tests.engine.support import MINUTE, SPEC, EngineStore, Script, one_step
-from tests.waiting import until_async
+from tests.waiting import turns, until_async
 
 
 async def stored(engine: Any) -> str | None:
@@ -131,10 +131,14 @@ async def test_heartbeats_in_time_keep_an_attempt_alive(engine_store: EngineStor
                 await asyncio.get_running_loop().create_future()
             finally:
                 expired.set()
-        while not expired.is_set():  # for longer than the limit: the other began after this one
+
+        async def beats() -> bool:
             step.heartbeat()
             beating.set()
-            await asyncio.sleep(0)
+            return expired.is_set()
+
+        # For longer than the limit: the other began after this one.
+        await until_async(beats, "the silent attempt expires")
         return "done"
 
     def workflow(ctx: WorkflowContext) -> Decision:
@@ -201,7 +205,7 @@ async def test_many_heartbeats_are_few_calls(engine_store: EngineStore) -> None:
             step.heartbeat(number)
             if number % 1000 == 0:
                 await called.wait()
-                await asyncio.sleep(0)
+                await turns(1)  # the next call may be made between two heartbeats
         await step.heartbeat("the last")
         assert await stored(engine) == '"the last"'
 

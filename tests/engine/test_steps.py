@@ -15,6 +15,7 @@ from flowpg.model.snapshot import RunStatus, StepStatus
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import StepInvocation, WorkflowInvocation, idempotency_key
 from tests.engine.support import SPEC, EngineStore, Script, echo, in_order, one_step, short
+from tests.waiting import turns
 
 
 async def test_steps_are_driven_in_order_until_the_run_completes(engine_store: EngineStore) -> None:
@@ -88,7 +89,7 @@ async def test_a_plain_step_function_runs_in_a_thread_and_does_not_block_the_loo
 async def test_workflow_code_may_be_asynchronous(engine_store: EngineStore) -> None:
     class Asynchronous(Script):
         async def run_workflow(self, invocation: WorkflowInvocation) -> Decision:  # type: ignore[override]
-            await asyncio.sleep(0)
+            await turns(1)
             return self.workflow(invocation.context())
 
     engine = await engine_store.engine(Asynchronous(one_step(input=3), {"work": echo}))
@@ -213,6 +214,7 @@ async def test_a_step_may_be_looped_over_with_equal_arguments_and_results_are_no
     engine_store: EngineStore,
 ) -> None:
     gates = [asyncio.Event() for _ in range(3)]
+    ended = [asyncio.Event() for _ in range(3)]
     entered = asyncio.Event()
 
     def workflow(ctx: WorkflowContext) -> Decision:
@@ -226,14 +228,15 @@ async def test_a_step_may_be_looped_over_with_equal_arguments_and_results_are_no
         if number == 2:
             entered.set()
         await gates[number].wait()
+        ended[number].set()
         return step.step_id
 
     engine = await engine_store.engine(Script(workflow, {"work": work}))
     driving = asyncio.ensure_future(engine.start(SPEC))
     await entered.wait()
-    for gate in reversed(gates):
+    for gate, end in zip(reversed(gates), reversed(ended), strict=True):
         gate.set()
-        await asyncio.sleep(0)
+        await end.wait()
     output = (await engine.snapshot(await driving)).output
     assert output == ["call-0", "call-1", "call-2"]
 

@@ -3,12 +3,16 @@
 import asyncio
 import inspect
 import os
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
 from flowpg.model.commands import Decision
 from flowpg.replay.runtime import FlowRuntime, StepInvocation, WorkflowInvocation
+from tests.waiting import until, until_async
+
+GATE_SECONDS = 600
+"""How long a step waits at the gate: longer than any test."""
 
 
 class Marked:
@@ -22,7 +26,7 @@ class Marked:
         return ctx.complete(ctx.step_output("s"))
 
     def run_step(self, step: StepInvocation) -> Any:
-        """``quick`` returns, ``forever`` never does, ``deaf`` sleeps in its thread, ``patient``
+        """``quick`` returns, ``forever`` never does, ``deaf`` holds its thread, ``patient``
         returns and ``blocking`` lets go of the event loop once a file exists, ``fatal`` ends the
         process."""
         print("entered", step.step_name, flush=True)
@@ -30,7 +34,7 @@ class Marked:
             case "forever":
                 return self._forever()
             case "deaf":
-                time.sleep(600)
+                threading.Event().wait()
             case "patient":
                 return self._patient()
             case "blocking":
@@ -40,13 +44,15 @@ class Marked:
         return step.step_name
 
     async def _patient(self) -> str:
-        while not gate().exists():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        async def is_open() -> bool:
+            return gate().exists()
+
+        await until_async(is_open, "the gate is open", GATE_SECONDS)
         return "patient"
 
     async def _blocking(self) -> str:
-        while not gate().exists():
-            time.sleep(0.01)  # noqa: ASYNC251  what this step does wrong is its purpose
+        # What this step does wrong is its purpose.
+        until(gate().exists, "the gate is open", GATE_SECONDS)
         return "blocking"
 
     async def _forever(self) -> None:

@@ -5,10 +5,16 @@ import os
 from pathlib import Path
 
 from flowpg import FlowApp, Retry
+from tests.fleet.apps import GATE_SECONDS
+from tests.waiting import until_async
 
 app = FlowApp("routed")
 gate = Path(os.environ.get("FLOWPG_TEST_GATE", "/nonexistent/gate"))
 name = os.environ.get("FLOWPG_TEST_NAME", "nobody")
+
+
+async def _gate_is_open() -> bool:
+    return gate.exists()  # noqa: ASYNC240
 
 
 @app.step(retry=Retry.none())
@@ -16,8 +22,8 @@ async def crunch(patient: bool) -> str:
     """Says who it is; a patient one waits for the gate first."""
     print("entered", flush=True)
     try:
-        while patient and not gate.exists():  # noqa: ASYNC110, ASYNC240
-            await asyncio.sleep(0.01)
+        if patient:
+            await until_async(_gate_is_open, "the gate is open", GATE_SECONDS)
     except asyncio.CancelledError:
         print("cancelled", flush=True)
         raise

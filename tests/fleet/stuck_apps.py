@@ -1,12 +1,18 @@
 """Applications whose workflows do not let go of the event loop."""
 
-import time
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from flowpg.authoring.app import FlowApp
 
 
-def _stuck(**rules: Any) -> FlowApp:
+def for_ever() -> None:
+    """Waits in C for what never comes."""
+    threading.Event().wait()
+
+
+def _stuck(wait: Callable[[], object], **rules: Any) -> FlowApp:
     app = FlowApp("stuck", **rules)
 
     @app.step
@@ -17,7 +23,7 @@ def _stuck(**rules: Any) -> FlowApp:
     async def sleeper() -> None:
         await work(1)
         print("entered sleeper", flush=True)
-        time.sleep(600)  # noqa: ASYNC251  that is the mistake
+        wait()  # that is the mistake
 
     @app.workflow
     async def fine() -> int:
@@ -30,9 +36,14 @@ def impatient() -> FlowApp:
     """Turns are abandoned after half a second."""
     from datetime import timedelta
 
-    return _stuck(longest_turn=timedelta(seconds=0.5))
+    return _stuck(for_ever, longest_turn=timedelta(seconds=0.5))
 
 
 def patient() -> FlowApp:
     """Turns are never abandoned."""
-    return _stuck(longest_turn=None)
+    return _stuck(for_ever, longest_turn=None)
+
+
+def mended() -> FlowApp:
+    """What is deployed next: the mistake is gone."""
+    return _stuck(lambda: None)

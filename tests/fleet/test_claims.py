@@ -252,10 +252,10 @@ async def test_one_run_that_cannot_be_read_strands_none_of_those_claimed_with_it
     poisoned = runs[1]
     worker = FlowWorker(engine)
     if kind is StoreUnavailable:  # a drive has patience with that, as long as its lease lasts
-        working = asyncio.ensure_future(worker.run())
+        working = [asyncio.ensure_future(worker.run())]
     else:
+        working = []
         assert await worker.run_once() == 4
-        working = asyncio.ensure_future(asyncio.sleep(0))
     for run_id in runs:
 
         async def ended(run_id: str = run_id) -> bool:
@@ -265,7 +265,7 @@ async def test_one_run_that_cannot_be_read_strands_none_of_those_claimed_with_it
             await until_async(ended, "the neighbour completes")
     assert not (await engine.run_info(poisoned)).status.terminal
     worker.stop(at_once=True)
-    await working
+    await asyncio.gather(*working)
 
 
 async def test_a_broken_history_blocks_its_run_and_says_so(

@@ -16,7 +16,8 @@ from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import StepInvocation
 from tests.engine.support import SPEC, EngineStore, Script
 from tests.fleet.watching import until_ended
-from tests.waiting import until_async
+from tests.waiting import turns, until_async
+from tests.weather import pause
 
 ROUNDS, WIDTH, WORKERS, DRIVERS = 6, 4, 4, 3
 
@@ -55,8 +56,7 @@ class Floor:
             self.at_work[who] += 1
             if len(+self.at_work) > 1:
                 self.together.append(tuple(sorted(+self.at_work)))
-            for _ in range(random.randint(1, 20)):
-                await asyncio.sleep(0)
+            await turns(random.randint(1, 20))  # in which somebody else may begin
             self.at_work[who] -= 1
             return step.input
 
@@ -80,7 +80,7 @@ async def test_of_many_drivers_one_drives_and_nothing_is_run_twice_or_lost(
     async def drive_again_and_again(engine: Any) -> None:
         while not ended.is_set():
             await engine.drive(run_id)
-            await asyncio.sleep(chance.uniform(0, 0.01))
+            await pause(chance.uniform(0, 0.01))
 
     driving = [asyncio.ensure_future(drive_again_and_again(e)) for e in engines[WORKERS:]]
     accepted: dict[str, list[str]] = {}

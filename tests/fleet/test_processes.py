@@ -14,7 +14,7 @@ from flowpg.fleet.processes import WorkerProcesses
 from tests.engine.support import LEASE, SPEC, EngineStore
 from tests.fleet.commands import EXIT_SECONDS, exit_code, line, worker_process
 from tests.fleet.watching import until_ended
-from tests.waiting import until
+from tests.waiting import turns, until
 
 TWO = ("--processes", "2", "--poll", "0.1")
 
@@ -131,7 +131,7 @@ async def test_a_signal_that_comes_while_children_are_being_started_is_not_lost(
     block = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); "
     processes = WorkerProcesses([sys.executable, "-c", block + wait], 2, os.environ)
     running = asyncio.ensure_future(processes.run())
-    await asyncio.sleep(0)
+    await turns(1)  # the first is being started
     processes.signal(signal.SIGTERM)
     async with asyncio.timeout(EXIT_SECONDS):
         assert await running == 0

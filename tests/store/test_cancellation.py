@@ -11,7 +11,7 @@ from flowpg.model import events
 from flowpg.model.records import Append
 from flowpg.store.postgres import PostgresEventStore
 from tests.store.support import MINUTE, request, running, types
-from tests.waiting import until_async
+from tests.waiting import turns, until_async
 
 
 class CancelledAt:
@@ -167,7 +167,7 @@ async def test_a_neighbour_of_a_cancelled_append_is_stored(
         asyncio.create_task(store.append(Append(run_id, [events.wait_created("w", delay=MINUTE)])))
         for run_id in ("a", "b")
     ]
-    await asyncio.sleep(0)
+    await turns(1)  # both have asked and are about to be sent together
     tasks[0].cancel()
     assert (await tasks[1]).appended
     with pytest.raises(asyncio.CancelledError):

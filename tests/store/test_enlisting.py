@@ -36,6 +36,7 @@ from tests.store.transactions import (
     psycopg_sync,
     sqlalchemy_session,
 )
+from tests.waiting import turns
 
 
 @asynccontextmanager
@@ -175,8 +176,7 @@ async def test_a_cancelled_verb_has_let_go_of_a_synchronous_connection(
         await blocked(direct_dsn)
         for _ in range(3):  # a timeout and then whoever ends the program, for example
             task.cancel()
-            for _ in range(5):
-                await asyncio.sleep(0)
+            await turns(5)  # more than a cancelled task needs to end
             assert not task.done()  # its thread still uses the connection
         await holder.rollback()
         with pytest.raises(asyncio.CancelledError):

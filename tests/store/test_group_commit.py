@@ -10,6 +10,7 @@ from flowpg.errors import InvalidArgument, SchemaBehind, StoreError, StoreUnavai
 from flowpg.model import events
 from flowpg.model.records import Append, AppendOutcome, AppendResult
 from flowpg.postgres.group_commit import MAX_RUNS, GroupCommit
+from tests.waiting import turns
 
 
 class Server:
@@ -53,8 +54,7 @@ def append(run_id: str, number: int | None = None) -> Append:
 
 async def settle() -> None:
     """Let everything run that can run now."""
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns(10)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from flowpg.postgres.lease_returns import LeaseReturns
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
 from tests.store.support import MINUTE, request
-from tests.waiting import until_async
+from tests.waiting import turns, until_async
 
 
 async def _claimed(store: FlowEventStore, count: int) -> list[RunLease]:
@@ -49,7 +49,7 @@ class _Server:
     async def send(self, leases: Sequence[RunLease]) -> list[bool]:
         self.calls.append([lease.run_id for lease in leases])
         self.called.set()
-        await asyncio.sleep(0)
+        await turns(1)  # what comes meanwhile has to wait
         if self.error is not None:
             raise self.error
         return [lease.run_id not in self.busy for lease in leases]

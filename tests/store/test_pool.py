@@ -12,7 +12,7 @@ from flowpg.errors import StoreError, StoreUnavailable
 from flowpg.store.postgres import PostgresEventStore
 from tests.proxy import Proxy
 from tests.store.support import request, running, types
-from tests.waiting import until_async
+from tests.waiting import turns, until_async
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_an_event_loop_that_ends_without_closing_the_store_does_not_hang(
         store = await PostgresEventStore.connect(database_dsn, prepare=not through_pgbouncer)
         await store.start(request())
         tasks = [asyncio.create_task(store.now()) for _ in range(10)]
-        await asyncio.sleep(0)
+        await turns(1)  # all have begun, none has ended
         del tasks
 
     asyncio.run(careless())

@@ -23,6 +23,7 @@ from tests.store.support import (
     types,
     waiting,
 )
+from tests.store.test_enlisting import blocked
 from tests.waiting import until_async
 
 CALLERS = 50
@@ -349,7 +350,7 @@ async def test_two_transactions_of_callers_wait_for_each_other_and_both_commit(
         ]
         await store.start(request("r"), connection=first)
         waits = asyncio.ensure_future(store.start(request("r"), connection=second))
-        await asyncio.sleep(0)
+        await blocked(direct_dsn)
         assert not waits.done()
         await first.commit()
         assert not (await waits).applied
