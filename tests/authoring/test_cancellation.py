@@ -12,7 +12,7 @@ from flowpg.authoring.errors import WorkflowFailed
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
 from tests.authoring.support import START, Played, Stage, answer, both, cancel, stage
-from tests.durable import durable
+from tests.durable import durable, forever
 
 
 def steps(app: FlowApp) -> Any:
@@ -38,7 +38,7 @@ async def test_cancellation_is_raised_once_where_the_workflow_waits_with_its_rea
         async def main() -> None:
             seen = []
             try:
-                await asyncio.sleep(1000)
+                await forever()
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 assert task is not None
@@ -61,7 +61,7 @@ async def test_a_workflow_without_cleanup_ends_cancelled_at_once() -> None:
     def build(app: FlowApp) -> None:
         @app.workflow
         async def main() -> None:
-            await asyncio.sleep(1000)
+            await forever()
 
     played = await both(build, acts=(cancel(),))
     assert status(played) == (RunStatus.CANCELLED, None)
@@ -76,7 +76,7 @@ async def test_a_workflow_that_swallows_its_cancellation_completes_with_its_resu
         @app.workflow
         async def main() -> str:
             try:
-                await asyncio.sleep(1000)
+                await forever()
             except asyncio.CancelledError:
                 return str(await work("kept calm"))
             return "slept"
@@ -93,7 +93,7 @@ async def test_an_error_in_the_cleanup_fails_the_run() -> None:
         @app.workflow
         async def main() -> None:
             try:
-                await asyncio.sleep(1000)
+                await forever()
             finally:
                 raise ValueError("cannot clean up")
 
@@ -171,7 +171,7 @@ async def test_a_request_is_not_swallowed_by_a_step_that_ends_at_the_same_moment
         async def main() -> str:
             try:
                 value = await asyncio.wait_for(slow(), 1000)
-                await asyncio.sleep(1000)
+                await forever()
                 return value
             except asyncio.CancelledError:
                 seen.append("cancelled")
@@ -254,7 +254,7 @@ async def test_each_task_of_a_group_is_cancelled_once_and_may_clean_up() -> None
         async def main() -> None:
             async def one(name: str) -> None:
                 try:
-                    await asyncio.sleep(1000)
+                    await forever()
                 except asyncio.CancelledError:
                     await work(f"{name} first")
                     await work(f"{name} second")
@@ -305,7 +305,7 @@ async def test_a_timeout_of_the_workflows_own_is_no_cancellation_of_the_run() ->
         async def main() -> Any:
             try:
                 async with asyncio.timeout(5):
-                    await asyncio.sleep(1000)
+                    await forever()
             except TimeoutError:
                 return info().cancellation_requested
 

@@ -9,6 +9,7 @@ from flowpg.authoring.context import hook
 from flowpg.model.snapshot import RunStatus
 from tests.authoring.support import START, Stage, both, stage
 from tests.authoring.test_cancellation import steps
+from tests.durable import forever
 from tests.waiting import until_async
 
 
@@ -20,7 +21,7 @@ async def test_what_is_left_at_work_is_cancelled_when_the_workflow_returns() -> 
         async def main() -> str:
             async def background() -> None:
                 try:
-                    await asyncio.sleep(1000)
+                    await forever()
                 finally:
                     await work("cleaned")
 

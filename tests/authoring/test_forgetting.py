@@ -17,6 +17,7 @@ from flowpg.authoring.app import FlowApp
 from flowpg.authoring.context import hook
 from flowpg.engine.flow_engine import FlowEngine
 from tests.authoring.support import Stage, answer, play, stage
+from tests.durable import forever
 
 
 @types.coroutine
@@ -260,7 +261,7 @@ async def test_only_so_many_coroutines_are_kept_and_the_rest_leaves_no_memory() 
             held = Held()
             alive.append(weakref.ref(held))
             try:
-                await asyncio.sleep(1000)
+                await forever()
             finally:
                 del held
 
@@ -317,6 +318,7 @@ def test_a_process_that_ends_runs_nothing_either() -> None:
     program = """
 import asyncio
 from flowpg.authoring.app import FlowApp
+from flowpg.authoring.context import hook
 from flowpg.engine.flow_engine import FlowEngine
 
 app = FlowApp("ending")
@@ -324,7 +326,7 @@ app = FlowApp("ending")
 @app.workflow
 async def main() -> None:
     try:
-        await asyncio.sleep(1000)
+        await hook("never")
     finally:
         print("cleanup ran")
 

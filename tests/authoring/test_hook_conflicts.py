@@ -21,6 +21,7 @@ from flowpg.model.events import MAX_PAYLOAD_BYTES, hook_created
 from flowpg.model.snapshot import HookStatus, RunStatus
 from flowpg.testing import TestedRun, WorkflowEnvironment, replay
 from tests.authoring.support import RUN_ID, both, play, stage
+from tests.durable import forever
 from tests.engine.support import EngineStore
 
 SECRET = "a token that nobody may see"
@@ -203,7 +204,7 @@ async def test_a_request_to_cancel_ends_a_wait_for_entry() -> None:
     async def main() -> str:
         try:
             async with hook("lock", token="t"):
-                await asyncio.sleep(100)
+                await forever()
         except asyncio.CancelledError:
             async with hook("cleanup", token="t"):
                 return "cleaned up"

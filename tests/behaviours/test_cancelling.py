@@ -21,7 +21,7 @@ from flowpg import (
 from flowpg.authoring.context import info
 from flowpg.testing import TestedRun, WorkflowEnvironment
 from tests.behaviours.support import HOUR, Seen, both, everywhere
-from tests.durable import durable
+from tests.durable import durable, forever
 from tests.engine.support import SPEC, EngineStore, keeper_of, short
 from tests.fleet.commands import exit_code, line, worker_process
 from tests.fleet.watching import until_ended
@@ -52,7 +52,7 @@ def cleaning(how: str) -> FlowApp:
     async def main() -> str:
         try:
             await note("began")
-            await asyncio.sleep(10 * 3600)
+            await forever()
         except asyncio.CancelledError as error:
             await note(f"caught {error}")
             await asyncio.sleep(60)
@@ -124,18 +124,18 @@ async def test_a_timeout_a_group_and_a_task_of_the_workflows_own_are_told_from_a
     async def main() -> None:
         try:
             async with asyncio.timeout(5):
-                await asyncio.sleep(100)
+                await forever()
         except TimeoutError:
             await note(["timeout", *state()])
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(asyncio.sleep(100))
+                group.create_task(forever())
                 group.create_task(_failing())
         except* ValueError:
             pass
         # Before 3.13 asyncio's own TaskGroup leaves the count of its task as it is.
         await note(["group", *state()[1:]])
-        child = asyncio.create_task(asyncio.sleep(100))
+        child = asyncio.create_task(forever())
         await asyncio.sleep(1)
         child.cancel()
         await asyncio.gather(child, return_exceptions=True)

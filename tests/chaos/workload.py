@@ -8,6 +8,7 @@ from flowpg.authoring.context import hook
 from flowpg.authoring.step_context import step_context
 from flowpg.model.retry import RetryPolicy
 from tests.chaos.witness import witnessed, witnessed_in_thread
+from tests.durable import forever
 
 app = FlowApp("storm")
 
@@ -80,7 +81,7 @@ async def called_off(number: int) -> int:
     """Waits for ever: somebody cancels it."""
     await work(number)
     try:
-        await asyncio.sleep(86400)
+        await forever()
     finally:
         await grind.run(number)
     return number

@@ -1,6 +1,7 @@
 """Observers: every event this engine committed, in order, and never in its way."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 import pytest
@@ -91,27 +92,30 @@ class Hanging:
 
 
 class Stubborn:
-    """Hangs and does not let itself be cancelled."""
+    """Hangs and does not let itself be cancelled, until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
 
     async def observe(self, envelope: FlowEventEnvelope) -> None:
-        end = asyncio.get_running_loop().time() + 0.2
-        while asyncio.get_running_loop().time() < end:
-            try:
-                await asyncio.wait({asyncio.ensure_future(asyncio.Event().wait())}, timeout=0.05)
-            except asyncio.CancelledError:
-                continue
+        while not self.let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.let_go.wait()
 
 
 @pytest.mark.parametrize("kind", [Raising, Exiting, Hanging, Stubborn])
 async def test_an_observer_that_fails_or_hangs_changes_no_transition(
     engine_store: EngineStore, kind: type[Raising]
 ) -> None:
+    observer = kind()
     engine = await engine_store.engine(
         Script(in_order("a"), {"work": echo}),
-        observer=kind(),
+        observer=observer,
         observer_timeout=timedelta(milliseconds=10),
     )
     assert (await engine.snapshot(await engine.start(SPEC))).status is RunStatus.COMPLETED
+    if isinstance(observer, Stubborn):
+        observer.let_go.set()
 
 
 async def test_an_observer_that_is_left_behind_is_cancelled(engine_store: EngineStore) -> None:

@@ -68,7 +68,7 @@ async def test_a_step_invocation_tells_who_it_is_and_its_key_is_stable(
 async def test_a_plain_step_function_runs_in_a_thread_and_does_not_block_the_loop(
     engine_store: EngineStore,
 ) -> None:
-    loop_ran = threading.Event()
+    loop, loop_ran = asyncio.get_running_loop(), threading.Event()
 
     class Blocking:
         def run_workflow(self, invocation: WorkflowInvocation) -> Decision:
@@ -76,14 +76,11 @@ async def test_a_plain_step_function_runs_in_a_thread_and_does_not_block_the_loo
 
         def run_step(self, step: StepInvocation) -> Any:
             # Would never be set if this ran on the loop's own thread.
+            loop.call_soon_threadsafe(loop_ran.set)
             return loop_ran.wait(20)
 
     engine = await engine_store.engine(Blocking())
-    driving = asyncio.ensure_future(engine.start(SPEC))
-    while not driving.done():
-        loop_ran.set()
-        await asyncio.wait({driving}, timeout=0.01)
-    assert (await engine.snapshot(await driving)).output is True
+    assert (await engine.snapshot(await engine.start(SPEC))).output is True
 
 
 async def test_workflow_code_may_be_asynchronous(engine_store: EngineStore) -> None:
