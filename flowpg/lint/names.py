@@ -92,20 +92,20 @@ _MODULES: dict[str, Rule] = {
 }  # fmt: skip
 FILE_METHODS = frozenset({"read_text", "read_bytes", "write_text", "write_bytes", "iterdir"})
 LOOP_METHODS = frozenset({"run_in_executor", "add_signal_handler", "create_connection"})
-_HARMLESS = frozenset({"socket.timeout", "requests.exceptions", "httpx.HTTPError"})
+_HARMLESS = frozenset({"socket.timeout", "requests.exceptions"})
 
 
 def rule_of(name: str) -> Rule | None:
     """The rule that a call or use of a full name breaks, None for a harmless one."""
     if name in _EXACT:
         return _EXACT[name]
-    if name in _HARMLESS or name.rpartition(".")[2].endswith(("Error", "Exception")):
+    if name.rpartition(".")[2].endswith(("Error", "Exception")):
         return None
-    module = name
-    while "." in module:
-        module = module.rpartition(".")[0]
-        if module in _MODULES:
-            return _MODULES[module]
+    part = name
+    while part and part not in _HARMLESS:
+        part = part.rpartition(".")[0]
+        if part in _MODULES:
+            return _MODULES[part]
     return None
 
 

@@ -2,9 +2,12 @@
 
 import signal
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from flowpg.console.main import app
 from flowpg.console.usercode import load_runtime
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.errors import InvalidArgument
@@ -130,3 +133,37 @@ def test_an_application_that_is_none_is_refused_with_a_sentence(
 ) -> None:
     with pytest.raises(InvalidArgument, match=sentence):
         load_runtime(application)
+
+
+def test_every_option_of_the_command_reaches_the_worker(
+    direct_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, Any] = {}
+
+    def worker(_: FlowEngine, queues: list[str], concurrency: int, **options: Any) -> None:
+        made.update(options, queues=queues, concurrency=concurrency)
+        raise InvalidArgument("seen enough")
+
+    monkeypatch.setattr("flowpg.console.worker.FlowWorker", worker)
+    for name in ("interrupt_by_signal", "log_to_stderr"):  # what a whole process is set to
+        monkeypatch.setattr(f"flowpg.console.worker.{name}", lambda *_: None)
+    given = (
+        "worker --app tests.fleet.apps:marked --queue a --queue b --concurrency 3 --grace 4"
+        " --poll 5 --max-crashes 6 --no-schedule --no-tasks --no-listen --direct-dsn host=direct"
+        " --max-wedged 7 --dsn"
+    )
+    found = CliRunner().invoke(app, [*given.split(), direct_dsn])
+    assert "seen enough" in found.output
+    assert made == {
+        "queues": ["a", "b"],
+        "concurrency": 3,
+        "grace": timedelta(seconds=4),
+        "poll": timedelta(seconds=5),
+        "max_crashes": 6,
+        "schedule": False,
+        "tasks": False,
+        "listen": False,
+        "direct_dsn": "host=direct",
+        "max_wedged": timedelta(seconds=7),
+        "exits": True,
+    }

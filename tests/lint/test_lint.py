@@ -128,6 +128,8 @@ GOOD = [
     "SEEN = []\nSEEN.append(1)",
     "time = x\ntime.time()",
     "try:\n    await work(1)\nexcept requests.exceptions.HTTPError:\n    pass",
+    "raise requests.exceptions.Timeout('late')",
+    "raise socket.timeout()",
     "async with hook('go') as go:\n    await go",
     "y = [1]\ny.pop()",
 ]
