@@ -177,3 +177,15 @@ def test_a_worker_of_a_peer_does_not_carry_flowpg_in_its_memory() -> None:
 
     for module in source.glob("*.py"):
         assert "flowpg" not in module.read_text()
+
+
+def test_the_results_that_are_kept_are_of_this_set_and_told_as_they_are(tmp_path: Path) -> None:
+    kept = whole_set.RESULTS
+    lines = (kept / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [(found.pop("label"), found) for found in map(json.loads, lines)]
+
+    whole_set.write(rows, tmp_path)
+
+    assert [label for label, _ in rows] == [label for label, _, _ in whole_set.SET]
+    for name in ("README.md", "chart.svg"):
+        assert (tmp_path / name).read_text() == (kept / name).read_text()
