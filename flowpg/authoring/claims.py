@@ -18,21 +18,23 @@ from flowpg.model.snapshot import HookSnapshot
 
 
 class Claims:
-    """What the history says of the tokens of hooks, until it is told. ``open`` while there is
-    anything to be told, or to be waited for."""
+    """What the history says of the tokens of hooks, until it is told."""
 
-    __slots__ = ("_ledger", "_news", "_waiting", "open")
+    __slots__ = ("_ledger", "_news", "_waiting")
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._waiting: dict[str, HookOperation] = {}  # until their events come
         self._news: list[tuple[HookOperation, AnyEvent]] = []
-        self.open = False
+
+    @property
+    def open(self) -> bool:
+        """Whether there is anything to be told, or to be waited for."""
+        return bool(self._waiting or self._news)
 
     def wait_for(self, hook: HookOperation) -> None:
         """The code of this hook goes on when it is told."""
         self._waiting[hook.id] = hook
-        self.open = True
 
     def record(self, event: AnyEvent) -> None:
         """The ledger has recorded the hook of this event."""
@@ -40,14 +42,11 @@ class Claims:
         waiting = self._waiting.pop(hook_id, None)
         if waiting is not None or event.type == events.HOOK_CONFLICTED:
             self._news.append((self._ledger.hooks[hook_id], event))
-            self.open = True
 
     def never_recorded(self, event: AnyEvent, hooks: dict[str, HookSnapshot]) -> bool:
         """Let the code of a hook go on that no event records, although this decision comes after
         it: its run was begun when that code did not wait, and gave the hook up in the same turn."""
-        if event.type not in DECISIONS or event.type == events.PATCH_RECORDED:
-            return False  # a replay makes no call for a mark that it knows
-        hook = self._ledger.next_hook()
+        hook = self._ledger.next_hook() if event.type in DECISIONS else None
         if hook is None or hook.id in hooks or self._waiting.pop(hook.id, None) is None:
             return False
         if not hook.claimed.done():
@@ -61,7 +60,6 @@ class Claims:
             return
         news, self._news = self._news, []
         self._waiting = {key: hook for key, hook in self._waiting.items() if not hook.dropped}
-        self.open = bool(self._waiting)
         for hook, event in news:
             if event.type == events.HOOK_CONFLICTED:
                 self._refuse(hook, event)

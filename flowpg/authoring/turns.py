@@ -146,7 +146,7 @@ class RunTurns(RunCalls):
             drop(strand)
         # They refer to this run: without them it is gone at once, and leaves no garbage to collect.
         self.ledger.clear()
-        del self.loop, self.ending
+        del self.loop, self.ending, self.claims
 
     def _deliver(self, given: tuple[Sequence[AnyEvent], int, bool]) -> None:
         new, seen, own = given
@@ -202,7 +202,8 @@ class RunTurns(RunCalls):
         new, first = self._arriving
         following = sequence + 1 - first
         if following < len(new) and new[following].type == events.PATCH_RECORDED:
-            return  # of the same decision, though a replay that knows the mark makes no call for it
+            # Of the same decision, though a replay that knows the mark makes no call for it.
+            return
         for event in self.claims.tell():
             # It was stored before it was delivered, so this time is final.
             self._reach(event.recorded_at)
