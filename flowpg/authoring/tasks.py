@@ -81,9 +81,27 @@ class RunTask(asyncio.Task[Any]):
         return self.number
 
 
-# -- as_completed -------------------------------------------------------------------------------
+# -- tasks that asyncio makes -------------------------------------------------------------------
 
 _ENSURE_FUTURE: CodeType = getattr(_tasks, "_ensure_future", _tasks.ensure_future).__code__
+
+
+def made_for(codes: frozenset[CodeType], most: int, depth: int) -> FrameType | None:
+    """The frame of one of ``codes`` if the caller at ``depth`` makes a task for it, by way of
+    ``ensure_future`` and at most ``most`` frames in all."""
+    frame: FrameType | None = sys._getframe(depth + 1)
+    if frame is None or frame.f_code is not _ENSURE_FUTURE:
+        return None
+    for _ in range(most):
+        frame = frame.f_back
+        if frame is None:
+            return None
+        if frame.f_code in codes:
+            return frame
+    return None
+
+
+# -- as_completed -------------------------------------------------------------------------------
 
 
 def _shuffling_codes() -> frozenset[CodeType]:
@@ -101,16 +119,7 @@ _SHUFFLING = _shuffling_codes()
 
 def shuffled_by(depth: int) -> FrameType | None:
     """The frame of ``as_completed`` if the caller at ``depth`` makes a task for it."""
-    frame: FrameType | None = sys._getframe(depth + 1)
-    if frame is None or frame.f_code is not _ENSURE_FUTURE:
-        return None
-    for _ in range(4):
-        frame = frame.f_back
-        if frame is None:
-            return None
-        if frame.f_code in _SHUFFLING:
-            return frame
-    return None
+    return made_for(_SHUFFLING, 4, depth + 1)
 
 
 class Burst:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio import tasks as _tasks
 from collections.abc import Coroutine, Generator
 from types import CodeType, FrameType
 from typing import Any
 
+from flowpg.authoring.tasks import made_for
+
 MAKES_TASKS = sys.version_info < (3, 12)
 """Whether ``wait_for`` of this Python makes a task of what it awaits."""
 
-_WAIT_FOR: CodeType = _tasks.wait_for.__code__
-_ENSURE_FUTURE: CodeType = getattr(_tasks, "_ensure_future", _tasks.ensure_future).__code__
+_WAIT_FOR: frozenset[CodeType] = frozenset({asyncio.wait_for.__code__})
 
 
 class Waiter:
@@ -83,19 +83,11 @@ class Inline:
 def waiter_for(depth: int) -> Waiter | None:
     """A waiter if it is ``wait_for`` that asks, at ``depth``, for a future."""
     frame: FrameType = sys._getframe(depth + 1)
-    return Waiter(frame.f_locals["timeout"]) if frame.f_code is _WAIT_FOR else None
+    return Waiter(frame.f_locals["timeout"]) if frame.f_code in _WAIT_FOR else None
 
 
 def awaited_inline(depth: int) -> bool:
     """Whether the caller at ``depth`` asks for the task of a ``wait_for`` that has time. Without
     any it makes a task in every version, only to cancel it."""
-    frame: FrameType | None = sys._getframe(depth + 1)
-    if frame is None or frame.f_code is not _ENSURE_FUTURE:
-        return False
-    for _ in range(2):
-        frame = frame.f_back
-        if frame is None:
-            return False
-        if frame.f_code is _WAIT_FOR:
-            return bool(frame.f_locals["timeout"] > 0)
-    return False
+    frame = made_for(_WAIT_FOR, 2, depth + 1)
+    return frame is not None and bool(frame.f_locals["timeout"] > 0)

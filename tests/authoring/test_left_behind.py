@@ -36,7 +36,7 @@ def waiting_in_every_way(app: FlowApp) -> None:
         found = await asyncio.gather(*(work(n) for n in range(3)))
         await asyncio.sleep(1)
         await wait_until(run_now() + timedelta(seconds=1))
-        async with asyncio.timeout(60), hook("approval") as asked:
+        async with asyncio.timeout(60), hook("approval", token="t") as asked:
             await asked
         return len(found)
 
