@@ -86,9 +86,11 @@ class Routes:
         """Note the deadlines of the steps that may be elsewhere."""
         if not self._store.routes:
             return
+        # A run that was ended by force leaves its steps open.
+        waiting = () if tip.terminal else tip.snapshot.open.steps.values()
         self._watch(
             Deadlines(step.step_id, step.attempt, start_deadline(step), close_deadline(step))
-            for step in tip.snapshot.open.steps.values()
+            for step in waiting
             if step.timeouts is not None and _may_be_elsewhere(step)
         )
 

@@ -1,15 +1,21 @@
 """Timeouts of steps in other queues: who drives the run sees to them where no worker does."""
 
 import asyncio
+import re
 import threading
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
+from flowpg import dump_history, load_history
+from flowpg.engine.commit import PatientStore
 from flowpg.engine.flow_engine import FlowEngine
 from flowpg.engine.observer import InMemoryFlowEventObserver
+from flowpg.engine.routing import Routes
+from flowpg.engine.tip import RunTip
 from flowpg.fleet.scheduler import FlowScheduler
 from flowpg.fleet.task_worker import FlowTaskWorker
 from flowpg.fleet.worker import FlowWorker
@@ -320,3 +326,50 @@ async def test_nothing_is_left_to_wait_for_where_a_run_is_cancelled_or_a_step_gi
     await floor.driver.store.request_cancellation(run_id, "enough")
     assert await floor.driver.list_open_suspensions() == []
     assert await late(floor, MINUTE + SECOND) == 0
+
+
+async def test_what_a_worker_has_is_not_asked_about_again_before_its_step_is_to_have_ended(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    floor = await Floor.of(postgres_only, routed(timeouts=BOTH), echo)
+    run_id = await floor.dispatched()
+    await claim(direct_dsn)
+    store = PatientStore(floor.driver.store, 1)
+    tip, routes = RunTip(await store.load(run_id)), Routes(store, run_id)
+    step = tip.snapshot.steps["s"]
+    begun, made = step.started_at, step.created_at
+    assert begun is not None
+    assert made is not None
+    routes.watch(tip)
+    assert routes.next_deadline == begun + MINUTE
+    assert await routes.expire(tip, begun + MINUTE) is None
+    assert routes.next_deadline == made + 10 * MINUTE
+    assert await routes.expire(tip, made + 10 * MINUTE) is None
+    assert routes.next_deadline is None
+
+
+async def test_a_step_that_was_begun_before_its_history_was_imported_fails_in_time_too(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    floor = await Floor.of(postgres_only, routed(timeouts=START), echo)
+    run_id = await floor.dispatched()
+    lines = dump_history(await floor.driver.history(run_id)).replace(run_id, "imported")
+    other = iter(range(9))
+    lines = re.sub(r'(?<="event_id":")[^"]*', lambda _: str(UUID(int=next(other))), lines)
+    await floor.driver.force_cancel(run_id)
+    await floor.driver.store.import_history(load_history(lines))
+    assert (await floor.driver.drive("imported")).status is RunStatus.SUSPENDED
+    assert "imported" in {run_id for _, run_id, *_ in tasks(direct_dsn)}
+    assert await late(floor, MINUTE + SECOND) == 1
+    assert "ScheduleToStartTimeout" in await failure(floor, "imported")
+
+
+async def test_a_run_that_was_ended_by_force_has_no_step_that_could_be_late(
+    postgres_only: EngineStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    floor = await Floor.of(postgres_only, routed(timeouts=START), echo)
+    run_id = await floor.dispatched()
+    await floor.driver.store.force_cancel(run_id)
+    await late(floor, MINUTE + SECOND)
+    assert (await floor.driver.snapshot(run_id)).status is RunStatus.CANCELLED
+    assert caplog.records == []
