@@ -66,7 +66,9 @@ def both_ways(annotation: Any, value: Any) -> tuple[Any, Any]:
     shape = codec.encode_arguments((value,), {})
     text = jsontext.encode(shape)
     (back,), _ = codec.decode_arguments(jsontext.decode(text))
-    assert codec.decode_result(jsontext.decode(jsontext.encode(codec.encode_result(value)))) == back
+    result = jsontext.encode(codec.encode_result(value))
+    assert codec.decode_result(jsontext.decode(result)) == back
+    assert jsontext.encode(codec.checked_result(value)) == result
     return json.loads(text)["value"], back
 
 
@@ -138,6 +140,7 @@ def test_an_annotation_makes_the_json_plain(annotation: Any, value: Any, plain: 
         (Wrapped, Wrapped(inner=Wrapped(value="x"), value=3)),
         (Sequence[Decimal], [Decimal(1)]),
         (Mapping[str, Decimal], {"a": Decimal(1)}),
+        (dict[str, str], {"$": "dict"}),
         (list, [Decimal(1)]),
         (tuple, (Decimal(1),)),
         (str, Colour.RED.value),
@@ -277,6 +280,14 @@ def test_every_way_of_calling_comes_back(args: tuple[Any, ...], kwargs: dict[str
     codec = FunctionCodec(sample, "step 'f'")
     back_args, back_kwargs = codec.decode_arguments(codec.encode_arguments(args, kwargs))
     assert record(*back_args, **back_kwargs) == record(*args, **kwargs)
+
+
+def test_stored_arguments_are_told_apart_by_name_in_whatever_order_they_stand() -> None:
+    def both(a: int, b: int) -> None: ...
+
+    codec = FunctionCodec(both, "workflow 'w'")
+    assert codec.encode_arguments((1, 2), {}) == {"a": 1, "b": 2}
+    assert codec.decode_arguments({"b": 2, "a": 1}) == ([1, 2], {})
 
 
 @pytest.mark.parametrize(
