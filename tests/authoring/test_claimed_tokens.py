@@ -1,12 +1,16 @@
 """Code that goes on when the history knows whose a token is, and what was asked for beside it."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from flowpg import FlowApp, HookTokenConflict, hook, patched
+from flowpg.fleet.worker import FlowWorker
+from flowpg.model.snapshot import RunStatus
 from tests.authoring.support import both
+from tests.engine.support import EngineStore
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -62,3 +66,60 @@ async def test_it_takes_the_new_branch_of_a_patch_as_all_code_does_that_nothing_
 
     played = await both(build)
     assert played.result == [True, [True] * marks]
+
+
+async def test_a_request_to_cancel_ends_a_wait_for_entry_that_is_shielded_from_it(
+    engine_store: EngineStore,
+) -> None:
+    app = FlowApp("shielded")
+
+    @app.workflow
+    async def main() -> bool:
+        async def enter() -> None:
+            await asyncio.sleep(5)
+            async with hook("door", token="t"):
+                await asyncio.sleep(5)
+
+        task = asyncio.create_task(enter())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+        return task.cancelled()
+
+    engine = await engine_store.engine(app)
+    run_id = await main.start(engine)
+    engine_store.advance(timedelta(seconds=6))
+    # Both are there when the code is asked again: it makes for the door, and is cancelled.
+    await engine.store.resume_due_waits(run_id=run_id)
+    await engine.request_cancellation(run_id, drive=False)
+    run = await engine.drive(run_id)
+    assert (run.status, run.output) == (RunStatus.COMPLETED, True)
+
+
+async def test_code_that_waits_here_goes_on_from_what_older_code_decided_elsewhere(
+    engine_store: EngineStore,
+) -> None:
+    def build(*, new: bool) -> FlowApp:
+        app = FlowApp("deployed")
+
+        @app.workflow
+        async def main() -> str:
+            await hook("go")
+            if new and patched("quicker"):
+                return "new"
+            await asyncio.sleep(5)
+            return "old"
+
+        return app
+
+    here = await engine_store.engine(build(new=True))
+    elsewhere = await engine_store.engine(build(new=False))
+    worker = FlowWorker(here)
+    run_id = await here.start(build(new=True).workflows["main"].spec, {}, drive=False)
+    await worker.run_until_idle()
+    await elsewhere.resume_hook(run_id, "go", None)
+    engine_store.advance(timedelta(seconds=6))
+    await here.store.resume_due_waits(run_id=run_id)
+    await worker.run_until_idle()
+    assert (await here.snapshot(run_id)).output == "old"

@@ -36,6 +36,9 @@ def waiting_in_every_way(app: FlowApp) -> None:
         found = await asyncio.gather(*(work(n) for n in range(3)))
         await asyncio.sleep(1)
         await wait_until(run_now() + timedelta(seconds=1))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await hook("never")
         async with asyncio.timeout(60), hook("approval", token="t") as asked:
             await asked
         return len(found)
@@ -45,7 +48,7 @@ async def test_a_run_that_has_ended_leaves_no_garbage_to_collect() -> None:
     async def time_passes(on: Stage) -> None:
         await on.pass_time()
 
-    acts = (time_passes, time_passes, answer("approval", None))
+    acts = (time_passes, time_passes, time_passes, answer("approval", None))
     await play(stage(waiting_in_every_way), acts=acts)
     while gc.collect():  # what tests before left may take more than one round
         pass
