@@ -48,7 +48,7 @@ async def test_a_claim_that_hangs_is_noticed_and_another_is_made(
         Script(in_order("a"), {"work": echo}), wrap=wrapping(before=hang)
     )
     run_id = await engine.start(SPEC, drive=False)
-    worker = FlowWorker(engine, claim_timeout=BRIEF)
+    worker = FlowWorker(engine, claim_timeout=10 * BRIEF)  # time for one that is well
     working = asyncio.ensure_future(worker.run())
     await hanging.wait()
 
