@@ -326,3 +326,30 @@ async def test_what_a_heartbeat_said_reaches_the_worker_that_takes_over(
     await floor.settle(run_id)
     assert (await floor.driver.snapshot(run_id)).output == {"done": 7}
     assert await floor.driver.store.step_heartbeat(run_id, "s") is None
+
+
+async def test_what_a_heartbeat_said_reaches_the_next_attempt_and_goes_with_the_step(
+    postgres_only: EngineStore,
+) -> None:
+    def workflow(ctx: WorkflowContext) -> Decision:
+        return ctx.schedule_steps([named("next" if ctx.step_completed("s") else "s")])
+
+    async def said() -> bool:
+        return await floor.driver.store.step_heartbeat(run_id, "s") is not None
+
+    async def fails_once(step: StepInvocation) -> Any:
+        if step.attempt == 1:
+            await step.heartbeat({"done": 7})
+            await until_async(said, "the heartbeat is stored")
+            raise ValueError("once")
+        return step.heartbeat_details
+
+    floor = await Floor.of(postgres_only, workflow, fails_once)
+    run_id = await floor.dispatched()
+    for _ in range(2):
+        await floor.steps.run_once()
+        await floor.runs.run_until_idle()
+    run = await floor.driver.snapshot(run_id)
+    assert run.steps["s"].output == {"done": 7}
+    assert not run.terminal
+    assert not await said()
