@@ -24,8 +24,10 @@ from flowpg.model.inspection import SuspensionKind, WakeupKind
 from flowpg.model.retry import RetryPolicy
 from flowpg.model.snapshot import RunStatus
 from flowpg.model.timeouts import StepTimeouts
+from flowpg.postgres.step_verbs import Overdue, expire_steps
 from flowpg.replay.context import WorkflowContext
 from flowpg.replay.runtime import StepInvocation
+from flowpg.store.postgres import PostgresEventStore
 from tests.engine.support import LEASE, MINUTE, SECOND, SPEC, EngineStore, Script, echo, short
 from tests.fleet.routed_floor import SLOW, Floor, claim, routed, tasks
 from tests.waiting import until, until_async
@@ -373,3 +375,19 @@ async def test_a_run_that_was_ended_by_force_has_no_step_that_could_be_late(
     await late(floor, MINUTE + SECOND)
     assert (await floor.driver.snapshot(run_id)).status is RunStatus.CANCELLED
     assert caplog.records == []
+
+
+async def test_whoever_fails_a_step_that_nobody_has_wakes_its_run(
+    postgres_only: EngineStore, direct_dsn: str
+) -> None:
+    floor = await Floor.of(postgres_only, routed(), echo)
+    run_id = await floor.dispatched()
+    payload = '{"step_id":"s","attempt":1,"error":"by hand"}'
+    event = f'{{"type":"step_non_retryable","subject":"s","payload":{payload}}}'
+    call = expire_steps(run_id, [Overdue("s", 1, event, None, None)])
+    store = await PostgresEventStore.connect(direct_dsn)
+    assert await store.call(call) == {"s": "expired"}
+    assert await store.call(call) == {"s": "superseded"}
+    await store.close()
+    await floor.runs.run_until_idle()
+    assert "by hand" in await failure(floor, run_id)
