@@ -315,6 +315,11 @@ def test_health_counts_what_no_live_worker_takes(db: Database) -> None:
         ("workflow test on queue default", None): 2,
         ("workflow test on queue default", "x"): 1,
     }
+    db.rows(beat, ["default"], ["test"], ["other"], ["y"])
+    assert unserved(db) == {
+        ("step render on queue gpu", None): 1,
+        ("workflow test on queue default", "x"): 1,
+    }
     db.rows(beat, ["default"], ["test"], ["other"], ["x"])
     assert unserved(db) == {("step render on queue gpu", None): 1}
     (task,) = claim(db, 1)
@@ -322,6 +327,8 @@ def test_health_counts_what_no_live_worker_takes(db: Database) -> None:
     assert unserved(db)["step draw on queue default", None] == 1
     db.rows(beat, ["default", "gpu"], ["test"], ["draw", "render"], ["x"])
     assert unserved(db) == {}
+    db.advance("31 seconds")
+    assert ("step render on queue gpu", None) in unserved(db), "nobody is alive any more"
 
 
 def test_health_names_who_holds_the_oldest_snapshot(db: Database) -> None:

@@ -87,3 +87,32 @@ def test_whoever_asks_waits_for_the_transaction_in_doubt(db: Database) -> None:
         until(lambda: db.is_settled(asking), "the question waits")
         assert not asking.done()
     assert asking.result(30) == [{"is_completed": True}]
+
+
+def leave(db: Database, due_in: str, due_at: str) -> None:
+    """Leave the step at work to another queue, with two deadlines, both counted from now."""
+    db.rows(
+        "SELECT flow_ensure_step_tasks('r', json_build_array(json_build_object("
+        "'step_id', 's', 'step_name', 'n', 'attempt', 1, 'queue', 'q',"
+        " 'due_in_us', (extract(epoch FROM %s::interval) * 1000000)::bigint,"
+        " 'due_at', flow_time_text(flow_now() + %s::interval))))",
+        due_in,
+        due_at,
+    )
+
+
+@pytest.mark.parametrize("deadlines", [("1 minute", "1 hour"), ("1 hour", "1 minute")])
+def test_a_step_elsewhere_is_due_at_the_earlier_of_its_deadlines(
+    db: Database, deadlines: tuple[str, str]
+) -> None:
+    prepare(db)
+    leave(db, *deadlines)
+    due = "SELECT due_at - flow_now() BETWEEN '0' AND '1 minute'::interval FROM scheduled_wakeups"
+    assert db.value(due)
+
+
+def test_a_step_elsewhere_whose_deadline_has_passed_is_found_at_once(db: Database) -> None:
+    prepare(db)
+    assert db.rows("SELECT * FROM flow_enqueue_due()") == []  # so the mark is where the present is
+    leave(db, "1 hour", "-1 hour")
+    assert [due["subject_id"] for due in db.rows("SELECT * FROM flow_enqueue_due()")] == ["s"]

@@ -189,6 +189,17 @@ def test_a_failure_is_retried_after_a_delay_that_doubles_until_it_is_used_up(db:
     }
 
 
+def test_a_delay_that_is_longer_than_an_hour_is_not_doubled_and_not_cut(db: Database) -> None:
+    enqueue(db, max_attempts=3, retry_delay="2 hours")
+    for _ in range(2):
+        (task,) = claim(db)
+        assert complete(db, task, ok=False) == "retry"
+        db.advance("119 minutes")
+        assert claim(db) == []
+        db.advance("1 minute")
+    assert len(claim(db)) == 1
+
+
 def test_a_worker_may_say_the_delay_or_that_no_retry_helps(db: Database) -> None:
     enqueue(db, max_attempts=9)
     (task,) = claim(db)
