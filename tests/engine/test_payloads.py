@@ -46,6 +46,9 @@ REFUSED: dict[str, Any] = {
     "a Decimal": Decimal("1.5"),
 }
 
+WRITTEN_IN_ANSWERS: dict[str, Any] = {"a set": [1], "a Decimal": "1.5"}
+"""What of these an answer may be, and what the workflow then gets: pydantic writes it."""
+
 
 def same(left: Any, right: Any) -> bool:
     """Equal, of equal types, keys in the same order, and zero with the same sign."""
@@ -119,6 +122,9 @@ async def test_a_value_that_json_cannot_carry_is_refused_at_the_call(
         await engine.start(SPEC, value)
     assert await engine.list_run_ids() == []
     run_id = await engine.start(SPEC, 1)
+    if name in WRITTEN_IN_ANSWERS:
+        assert (await engine.resume_hook(run_id, "h", value)).output == WRITTEN_IN_ANSWERS[name]
+        return
     with pytest.raises(SerializationError):
         await engine.resume_hook(run_id, "h", value)
     assert (await engine.snapshot(run_id)).status is RunStatus.SUSPENDED
