@@ -19,8 +19,9 @@ from typing import Any, ParamSpec, Self, TypeVar
 from flowpg.authoring.app import FlowApp
 from flowpg.authoring.workflows import WorkflowBase
 from flowpg.engine.flow_engine import FlowEngine
+from flowpg.engine.lease import OnHeartbeat
 from flowpg.errors import InvalidArgument, StoreUnavailable
-from flowpg.model.records import StartRequest
+from flowpg.model.records import RunLease, StartRequest
 from flowpg.model.spec import WorkflowSpec
 from flowpg.replay.runtime import FlowRuntime
 from flowpg.store.memory import InMemoryEventStore
@@ -252,8 +253,9 @@ class WorkflowEnvironment:
     def _new_engine(self) -> FlowEngine:
         store: Any = self._store if self._faults is None else self._faults.wrap(self._store)
         builder = FlowEngine.builder(self._steps).with_store(store)
-        # The clock stands still, so nobody has to extend a lease.
-        return builder.with_lease(LEASE, heartbeat=LEASE).build()
+        engine = builder.with_lease(LEASE, heartbeat=LEASE).build()
+        engine.keep_leases_with(_NoKeeper())
+        return engine
 
     def _only_time_passes(self) -> bool:
         if self._steps.working or not self._asleep:
@@ -329,6 +331,17 @@ class WorkflowEnvironment:
 
     def _plan(self, at: datetime, act: Callable[[], Awaitable[None]]) -> None:
         heapq.heappush(self._later, (at, next(self._order), act))
+
+
+class _NoKeeper:
+    """Extends no lease: nobody else wants it, and heartbeats come by another clock than that of the
+    test. Each would make a ticking one tick wherever this process stood still for a second."""
+
+    def hold(self, lease: RunLease, on_heartbeat: OnHeartbeat) -> None: ...
+
+    def drop(self, lease: RunLease) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 def _check_declared(workflow: object) -> None:

@@ -1,11 +1,13 @@
 """Workflows under a clock that jumps, with steps that something stands in for."""
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from flowpg.authoring.app import FlowApp
 from flowpg.authoring.errors import WorkflowFailed
 from flowpg.errors import InvalidArgument
 from flowpg.model.commands import Decision
@@ -186,6 +188,35 @@ async def test_a_fault_can_be_placed_at_one_commit() -> None:
         await env.advance(DAY)
         assert faults.happened
         assert (await run.snapshot()).open.waits
+
+
+async def test_a_process_that_stands_still_at_a_step_changes_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = FlowApp("stalls")
+    stalled: list[float] = []
+    times: list[list[datetime]] = []
+
+    @app.step
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        if times:
+            stalled.append(loop.time() + 10)
+            monkeypatch.setattr(loop, "time", lambda: stalled[0])
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    @app.workflow
+    async def main() -> None:
+        await work()
+
+    for _ in range(2):
+        async with WorkflowEnvironment(app, ticking=True) as env:
+            run = await env.start(main)
+            await run.result()
+            times.append([event.recorded_at for event in await run.history()])
+    assert stalled
+    assert times[0] == times[1]
 
 
 async def test_what_is_no_workflow_is_refused_by_what_it_is() -> None:
