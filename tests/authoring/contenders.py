@@ -22,6 +22,7 @@ from flowpg.authoring.workflows import Workflow
 from flowpg.errors import HookTokenConflict
 from flowpg.model.retry import RetryPolicy as Retry
 from flowpg.testing.programs import Program
+from tests.waiting import turns
 
 LEAVES = ("step", "sleep", "yield", "note", "patch", "raise", "await", "answered")
 OF_SEVERAL = ("sequence", "gather", "group", "race", "stack")
@@ -93,8 +94,7 @@ def declare(app: FlowApp, contest: Sequence[Program]) -> Workflow[[int], list[An
 
     @app.step(retry=Retry.fixed(2))
     async def work(x: int) -> int:
-        for _ in range(x):
-            await asyncio.sleep(0)
+        await turns(x)
         return x
 
     @app.workflow

@@ -16,6 +16,7 @@ from flowpg.replay.runtime import StepInvocation, WorkflowInvocation
 from flowpg.testing import Faults, RunWaits, WorkflowEnvironment, every_fault
 from tests.testing import shop
 from tests.testing.shop import Declined, Receipt, charge, checkout, impatient, print_label
+from tests.waiting import turns
 
 DAY = timedelta(days=1)
 PAID = Receipt("R-1", 900)
@@ -203,8 +204,7 @@ async def test_a_process_that_stands_still_at_a_step_changes_no_time(
         if times:
             stalled.append(loop.time() + 10)
             monkeypatch.setattr(loop, "time", lambda: stalled[0])
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await turns(10)
 
     @app.workflow
     async def main() -> None:

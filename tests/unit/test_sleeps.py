@@ -14,7 +14,11 @@ SLEEPERS = {
     "weather.py": "how long a fault of a storm takes, which is no wait for anything",
 }
 # Programs that workflows run, where a sleep is a durable timer in virtual time.
-PROGRAMS = {"authoring/asyncio_programs.py", "behaviours/programs.py"}
+PROGRAMS = {
+    "authoring/asyncio_programs.py",
+    "authoring/contenders.py",
+    "behaviours/programs.py",
+}
 # What is in their strings is linted and never run.
 LINTED = {"lint/test_lint.py", "unit/test_sleeps.py"}
 
