@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from flowpg.model import jsontext
 from flowpg.model.records import StepHeartbeat, StepLease
-from flowpg.postgres.calls import Call, Function, Row, time_text, utc
+from flowpg.postgres.calls import Call, Function, Row, bool_text, time_text, utc
 
 _COMPLETE = Function(
     "flow_complete_step",
@@ -66,9 +66,9 @@ def _read_completion(rows: Sequence[Row]) -> StepCompletion:
 def settle_step(lease: StepLease, event: str, *, deferrable: bool = False) -> Call[StepCompletion]:
     """Record how the attempt of a task ended; ``event`` is the text of an event in an append.
     ``deferrable``: only in a transaction that is."""
-    values = (lease.run_id, str(lease.task_id), str(lease.epoch), lease.step_id)
-    flag = "true" if deferrable else "false"
-    return Call(_SETTLE, (*values, str(lease.attempt), event, flag), _read_completion)
+    attempt = (lease.run_id, str(lease.task_id), str(lease.epoch), lease.step_id)
+    values = (*attempt, str(lease.attempt), event, bool_text(deferrable))
+    return Call(_SETTLE, values, _read_completion)
 
 
 class Overdue(NamedTuple):

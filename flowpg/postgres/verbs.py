@@ -35,7 +35,16 @@ from flowpg.model.records import (
     StartResult,
     VerbResult,
 )
-from flowpg.postgres.calls import Call, Function, Row, interval_text, nothing, time_text, utc
+from flowpg.postgres.calls import (
+    Call,
+    Function,
+    Row,
+    bool_text,
+    interval_text,
+    nothing,
+    time_text,
+    utc,
+)
 
 R = TypeVar("R")
 
@@ -226,7 +235,7 @@ def give_back(
     """Give up a lease with work left. The claim of one that was not used is not counted."""
     reason = check_text(blocked_reason, "blocked reason")
     rest = interval_text(max(delay, timedelta(0)))
-    unused = "true" if lease.task_id and not delay and reason is None else "false"
+    unused = bool_text(bool(lease.task_id) and not delay and reason is None)
     values = (lease.run_id, str(lease.epoch), rest, reason, missing_step, unused)
     return Call(_GIVE_BACK, values, _bool)
 

@@ -4,8 +4,10 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import psycopg
+import pytest
 
 from flowpg.errors import StoreUnavailable
 from flowpg.model.records import RunLease
@@ -13,6 +15,7 @@ from flowpg.postgres.fleet_verbs import release_strays
 from flowpg.postgres.lease_returns import LeaseReturns
 from flowpg.store.postgres import PostgresEventStore
 from flowpg.store.protocol import FlowEventStore
+from tests.store.conftest import Rig
 from tests.store.support import MINUTE, request
 from tests.waiting import turns, until_async
 
@@ -34,6 +37,23 @@ async def test_leases_given_back_together_can_all_be_claimed_and_count_no_attemp
     again = await store.claim_runs("default", 50, "you", MINUTE)
     assert {lease.run_id for lease in again} == {lease.run_id for lease in leases}
     assert {lease.attempts for lease in again} == {1}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"delay": MINUTE},
+        {"blocked_reason": "no such step"},
+        {"delay": MINUTE, "blocked_reason": "x"},
+    ],
+)
+async def test_an_attempt_that_was_used_stays_counted(rig: Rig, how: dict[str, Any]) -> None:
+    store = rig.store
+    [lease] = await _claimed(store, 1)
+    assert await store.give_back(lease, **how)
+    rig.advance(MINUTE * 2)
+    [again] = await store.claim_runs("default", 1, "you", MINUTE)
+    assert again.attempts == 2
 
 
 class _Server:
